@@ -113,8 +113,6 @@ def collect(
 def _run_model(inputs: Inputs, out: Path, pool: str, seed: int | None, *, resume: bool) -> None:
     """Run a model on its inputs and their views, and store the logits."""
     from recal.collecting import collect as run
-    from recal.collecting.blocks import Job
-    from recal.collecting.preflight import as_pool, preflight
 
     how = {**inputs.running(), "classes": inputs.class_names}
     adapter = inputs.open_model()
@@ -123,14 +121,8 @@ def _run_model(inputs: Inputs, out: Path, pool: str, seed: int | None, *, resume
     if out.suffix == ".zarr":
         note = f"What is done is kept in {out}: run the same command again to resume."
     source = inputs.open_labelled_data(adapter)
-    transforms = as_pool(pool, seed or 0, source, adapter)
-    outputs = adapter.returns(how.get("outputs", "logits"))
-    job = Job(adapter, transforms, how.get("preprocess"), outputs)
     with on_interrupt(note):
-        if inputs.engine is None:
-            size = how.get("batch_size", 256)
-            preflight(job, source, classes=inputs.class_names, batch_size=size)
-        views = run(adapter, source, transforms, **how)
+        views = run(adapter, source, pool, **how)
     facts = {**_shape(views), "skipped": source.skipped, "file": out}
     print_json({"transforms": list(map(str, views.transforms)), **facts})
     say_skipped(source.skipped)

@@ -149,4 +149,4 @@ def _collect(reference: Path, inputs: opt.Inputs) -> Views:
     if hasattr(calibrator, "preprocessing_"):
         how["preprocess"] = calibrator.preprocessing_.normalize
     source.labels = source.classes = None  # labels are not read
-    return collect(model, source, None, **how)
+    return collect(model, source, None, preflight=False, **how)

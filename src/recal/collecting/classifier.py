@@ -174,7 +174,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         self._check_fitted(X)
         if self.calibrator_.keeps_accuracy:  # no views are needed
             source = open_as_fitted(self.calibrator_, self._adapter(), X, None, {})
-            views = collect(self.model, source, None, **self._how())
+            views = collect(self.model, source, None, preflight=False, **self._how())
             return self.calibrator_.predict(views.logits)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 

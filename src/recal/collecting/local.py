@@ -30,7 +30,7 @@ from recal.collecting.blocks import (
 )
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model, to_numpy
-from recal.collecting.preflight import as_pool, check_agreement, name_labels
+from recal.collecting.preflight import Runner, as_pool, check_job, name_labels
 from recal.collecting.sources import Source, as_source
 from recal.collecting.tables import arrange_columns
 from recal.decisions.following import WatchResult, followed_confidences, to_the_power
@@ -63,7 +63,6 @@ def progress_bar(
 
 
 Engine = Literal["local", "ray"]
-Runner = Callable[[Job, Source, int, Sink, bool], None]
 
 
 def collect(
@@ -82,6 +81,7 @@ def collect(
     outputs: Outputs = "logits",
     device: Any = None,
     seed: int = 0,
+    preflight: bool = True,
     **files: Any,
 ) -> Views:
     """Compute a model's logits for inputs and for transformed copies of them.
@@ -104,8 +104,7 @@ def collect(
         The true classes, if the inputs have no labels.
     classes : sequence, optional
         The model's columns in order, if labels are not column indices. If neither this nor the
-        model names the classes, named labels are columns in alphabetical order; a few hundred
-        predictions must agree with this order.
+        model names the classes, named labels are columns in alphabetical order.
     batch_size : int
         The number of samples per forward pass. Another size may change the last bits of the logits.
     out : path, optional
@@ -126,6 +125,11 @@ def collect(
         Where a torch model runs; it is moved back afterwards.
     seed : int
         For drawing the pool.
+    preflight : bool
+        Run the model on the first batch before all others, through one transformation of each kind,
+        and refuse constant logits and labels that do not fit. If the order of the classes is only
+        assumed (folders, named labels, the numbers 0 and 1), up to 1,000 predictions must also
+        agree with it.
     **files
         For inputs given as a path: `read` ("images", "texts" or "sounds") and `on_error`
         ("stop" or "skip") of a folder, `resize`, `crop` and `pixels` ("rgb" or "gray") of
@@ -150,12 +154,8 @@ def collect(
     adapter = as_model(model, outputs=outputs, device=device)
     outputs = adapter.returns(outputs)
     source = open_source(inputs, labels, files, adapter)
+    source, run = name_labels(source, adapter, classes), choose_engine(engine)
     job = Job(adapter, as_pool(pool, seed, source, adapter), preprocess, outputs)
-    if engine == "local":
-        named = name_labels(source, adapter, classes)
-        if named is not source:
-            check_agreement(job, named, batch_size=batch_size)
-        source = named
     target = None if out is None else local_path(out)
     if target is not None and target.suffix not in (".zarr", ".npz"):
         rule = "must end in .zarr (written batch by batch) or .npz (written at the end)"
@@ -172,7 +172,9 @@ def collect(
         job = replace(job, preprocessing=how)
         opened = nullcontext(MemorySink(job, source, classes, target))
     with opened as sink:
-        choose_engine(engine)(job, source, batch_size, sink, progress)
+        if preflight and not sink.done:
+            check_job(job, source, run, classes=classes, batch_size=batch_size)
+        run(job, source, batch_size, sink, progress)
         return sink.finish()
 
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from recal.calibrators.samples import refuse_constant
-from recal.collecting.blocks import Job, label_columns
+from recal.collecting.blocks import Job, Sink, label_columns
 from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.sources import Source, Subset
 from recal.errors import InputError
@@ -21,6 +21,8 @@ from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
 from recal.transforms.pool import NAMED
+
+Runner = Callable[[Job, Source, int, Sink, bool], None]
 
 
 def as_pool(
@@ -116,7 +118,7 @@ def name_labels(source: Source, model: Model, classes: Sequence[Any] | None) -> 
 
 
 def check_agreement(
-    job: Job, source: Source, *, classes: Sequence[Any] | None = None, batch_size: int = 256
+    job: Job, source: Source, run: Runner, *, classes: Sequence[Any] | None, batch_size: int
 ) -> None:
     """Refuse inputs whose predictions match the labels only with another order of classes.
 
@@ -131,10 +133,9 @@ def check_agreement(
     from scipy.optimize import linear_sum_assignment
 
     rows = np.sort(np.random.default_rng(0).choice(source.n_samples, size, replace=False))
-    some, plain = Subset(source, rows), replace(job, transforms=())
-    with model.running():
-        batches = some.batches(batch_size)
-        logits = np.concatenate([plain.run(batch, some.describe).logits for batch in batches])
+    some, sink = Subset(source, rows), Sink("Checking")
+    run(replace(job, transforms=()), some, batch_size, sink, False)
+    logits = np.concatenate([block.logits for block in sink.in_order()])
     truth, _ = label_columns(some.labels, source, model, classes, logits.shape[1])
     if truth is None or len(names) != logits.shape[1]:
         return
@@ -171,19 +172,20 @@ def _assumed_classes(source: Source) -> tuple[str, ...]:
     return ("0", "1") if is_binary else ()
 
 
-def preflight(
-    job: Job, source: Source, *, classes: Sequence[Any] | None = None, batch_size: int = 256
+def check_job(
+    job: Job, source: Source, run: Runner, *, classes: Sequence[Any] | None, batch_size: int
 ) -> None:
     """Refuse, before the run, what the job would refuse later.
 
     The model runs on the first batch, as it is and through one transformation of each kind.
     """
-    batch = source.batch(0, check(batch_size, Number(1, whole=True), "batch_size"))
+    batch_size = check(batch_size, Number(1, whole=True), "batch_size")
     kinds = {type(transform): transform for transform in reversed(job.transforms)}
-    with job.model.running():
-        logits = replace(job, transforms=tuple(kinds.values())).run(batch, source.describe).logits
-    for values in (source.labels, batch.labels):
-        label_columns(values, source, job.model, classes, logits.shape[1])
-    if len(logits) >= 20:
-        refuse_constant(logits)
-    check_agreement(job, source, classes=classes, batch_size=batch_size)
+    first, sink = Subset(source, np.arange(min(batch_size, source.n_samples))), Sink("Checking")
+    run(replace(job, transforms=tuple(kinds.values())), first, batch_size, sink, False)
+    [block] = sink.in_order()
+    for values in (source.labels, block.labels):
+        label_columns(values, source, job.model, classes, block.logits.shape[1])
+    if len(block) >= 20:
+        refuse_constant(block.logits)
+    check_agreement(job, source, run, classes=classes, batch_size=batch_size)

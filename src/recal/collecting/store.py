@@ -64,6 +64,7 @@ class StoreSink(ViewsSink):
         self._ledger = Ledger(target, self._header())
         self._probe: int | None = None
         self._lock = ExitStack()
+        self._is_new = not target.exists()
 
     def _header(self) -> dict[str, Any]:
         source, record = self.source, self.job.preprocessing
@@ -94,6 +95,8 @@ class StoreSink(ViewsSink):
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._is_new and not self._ledger.blocks:
+            shutil.rmtree(self.target, ignore_errors=True)
         self._lock.close()
 
     def _open(self) -> None:

@@ -24,11 +24,11 @@ from recal.checks import Floats, Labels
 from recal.clusters import row_names
 from recal.collecting.blocks import Job
 from recal.collecting.fingerprint import digest
-from recal.collecting.local import collect, open_source, passes_of
+from recal.collecting.local import choose_engine, collect, open_source, passes_of
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
 from recal.collecting.pilot import join_views, read_finished, run_pilot
-from recal.collecting.preflight import as_pool, name_labels, preflight, taken_by
+from recal.collecting.preflight import as_pool, check_job, name_labels, taken_by
 from recal.collecting.sources import Source, Subset
 from recal.collecting.store import OtherJobError
 from recal.collecting.tables import check_labelled
@@ -104,7 +104,8 @@ def calibrate(
     **how : `preprocess`, `batch_size`, `engine`, `resume`, `progress`
         As in `recal.collect`.
     """
-    how |= {"classes": classes, "outputs": outputs}
+    # All inputs are checked once, before they are split.
+    how |= {"classes": classes, "outputs": outputs, "preflight": False}
     check(pilot, Number(1, whole=True), "pilot")
     with running(Path(out), settings) as folder:
         adapter = as_model(model, outputs=outputs, device=device)
@@ -139,13 +140,15 @@ def _calibrate_in(
     parts = split(source.n_samples, seed, source.clusters, cross_fit)
     source = name_labels(source, adapter, how["classes"])
     transforms = as_pool(pool, seed, source, adapter)
-    local = how.get("engine", "local") == "local"
+    engine = how.get("engine", "local")
+    local = engine == "local"
     stores = folder / CROSS_FIT if cross_fit else folder  # its parts differ from those of others
     key = _run_key(adapter, source, pool, seed, how)
     earlier = _read_candidates(stores, key) if how.get("resume", True) else None
     job = Job(adapter, transforms, how.get("preprocess"), adapter.returns(how["outputs"]))
-    if earlier is None and local:
-        preflight(job, source, classes=how["classes"], batch_size=how.get("batch_size", 256))
+    if earlier is None:
+        run, size = choose_engine(engine), how.get("batch_size", 256)
+        check_job(job, source, run, classes=how["classes"], batch_size=size)
     n_before = adapter.n_answered
     say(f"1/4  {split_words(parts, source.clusters, cross_fit)}")
     stores.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
+from recal.cli.app import run
 from recal.collecting.blocks import Job
+from recal.collecting.local import run_local
 from recal.collecting.models import as_model
-from recal.collecting.preflight import check_agreement
+from recal.collecting.preflight import check_agreement as check
 from recal.collecting.sources import ArraySource
 from recal.errors import InputError
 from recal.workflow.job import calibrate
@@ -29,6 +34,10 @@ def pictures(n=600, classes=("apple", "bee", "cat")):
 
 def job(model):
     return Job(as_model(model))
+
+
+def check_agreement(job, source, classes=None):
+    check(job, source, run_local, classes=classes, batch_size=256)
 
 
 def thirds(batch):
@@ -68,6 +77,37 @@ def test_constant_predictions_suggest_no_order_of_classes():
 def test_a_model_that_guesses_passes():
     rng = np.random.default_rng(1)
     check_agreement(job(lambda batch: rng.normal(size=(len(batch), 3))), pictures())
+
+
+@pytest.mark.parametrize("engine", [{}, {"engine": "local"}])
+def test_folders_and_numbers_are_doubted_on_every_way_to_collect(
+    tmp_path, monkeypatch, capsys, engine
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rng = np.random.default_rng(0)
+    for label, name in enumerate(["cat", "dog"]):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for row in range(250):
+            pixels = rng.integers(0, 80, (4, 4, 3), dtype=np.uint8) + 120 * np.uint8(label)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{row}.png")
+    (tmp_path / "swapping.py").write_text(
+        "import numpy as np\n"
+        "def swapped(batch):\n"
+        "    bright = np.asarray(batch, dtype=float).mean((1, 2, 3)) - 100\n"
+        "    return np.stack([bright, -bright], axis=1) / 10\n"
+    )
+    typed = ["collect", "--model", "swapping:swapped", "--data", "data", "--out", "v.npz"]
+    assert run([*typed, *[word for one in engine.items() for word in ("--engine", one[1])]]) == 2
+    assert "look swapped" in capsys.readouterr().err
+    swapped = import_module("swapping").swapped
+    with pytest.raises(InputError, match="look swapped"):
+        collect(swapped, tmp_path / "data", None, **engine)
+    images, y = np.zeros((500, 4, 4, 3)), np.arange(500) % 2
+    images[y == 1] = 200.0
+    with pytest.raises(InputError, match="look swapped"):
+        collect(swapped, images, None, labels=y, **engine)
+    assert collect(swapped, images, None, labels=y, classes=[0, 1], **engine).n_samples == 500
 
 
 def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):

@@ -61,7 +61,7 @@ def test_files_replaced_by_others_of_their_size_are_noticed(tmp_path, kind, fini
         collect(stopping, data, None, out=store, batch_size=4)
     else:
         with pytest.raises(RuntimeError):
-            collect(stopping, data, None, out=store, batch_size=4)
+            collect(stopping, data, None, out=store, batch_size=4, preflight=False)
     collect_again = {"out": store, "batch_size": 4}
     name = sorted(path.name for path in data.iterdir())[5]
     before = (data / name).stat()

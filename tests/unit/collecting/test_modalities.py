@@ -65,7 +65,9 @@ def alone(model, tokenizer, texts):
 
 def test_hugging_face_texts_in_any_order_of_lengths(bert, tokenizer):
     texts = TEXTS * 9  # more than are asked at a time
-    views = collect((bert, tokenizer), texts, "tokendrop:0.5+chardrop:0.2")
+    # An untrained model gives nearly the same logits for all.
+    pool = "tokendrop:0.5+chardrop:0.2"
+    views = collect((bert, tokenizer), texts, pool, preflight=False)
     np.testing.assert_allclose(views.logits, alone(bert, tokenizer, texts), atol=1e-5)
     first = views.transforms[0]
     expected = alone(bert, tokenizer, first(texts))

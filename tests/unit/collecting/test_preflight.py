@@ -10,8 +10,9 @@ import pytest
 
 from recal.cli.app import run
 from recal.collecting.blocks import Job
+from recal.collecting.local import run_local
 from recal.collecting.models import as_model
-from recal.collecting.preflight import preflight
+from recal.collecting.preflight import check_job
 from recal.collecting.sources import ArraySource
 from recal.errors import InputError
 from recal.transforms import pool
@@ -80,7 +81,8 @@ def test_the_first_batch_goes_through_one_transformation_of_each_kind():
 
     images = np.random.default_rng(0).normal(size=(20, 6, 6))
     job = Job(as_model(model), pool("zoom:0.5-0.9:9+flip"))
-    preflight(job, ArraySource(images, np.arange(20) % 3), batch_size=8)
+    how = {"classes": None, "batch_size": 8}
+    check_job(job, ArraySource(images, np.arange(20) % 3), run_local, **how)
     assert asked == [(8, 6, 6)] * 3
     with pytest.raises(InputError, match="7"):
-        preflight(job, ArraySource(images, np.full(20, 7)))
+        check_job(job, ArraySource(images, np.full(20, 7)), run_local, **how)

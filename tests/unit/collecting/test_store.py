@@ -50,7 +50,7 @@ class Interrupted:
 @pytest.fixture
 def job(images, labels, model):
     def run(out, model=model, inputs=images, pool=POOL, **options):
-        options = {"labels": labels, "batch_size": 4, **options}
+        options = {"labels": labels, "batch_size": 4, "preflight": False, **options}
         return collect(model, inputs, pool, out=out, **options)
 
     return run
@@ -74,7 +74,7 @@ def test_a_store_holds_what_memory_would(tmp_path, job, images, labels, model):
         np.testing.assert_array_equal(views.labels, labels)
 
 
-@pytest.mark.parametrize("calls", [0, 4, 9, 19])
+@pytest.mark.parametrize("calls", [4, 9, 19])
 def test_an_interrupted_store_goes_on_bit_for_bit(tmp_path, job, model, whole, calls):
     with pytest.raises(Stop):
         job(tmp_path / "v.zarr", model=Interrupted(model, calls))
@@ -83,9 +83,15 @@ def test_an_interrupted_store_goes_on_bit_for_bit(tmp_path, job, model, whole, c
     counted = Interrupted(model, 1000)
     job(tmp_path / "v.zarr", model=counted)
     assert contents(tmp_path / "v.zarr") == whole
-    finished = calls // 4
-    probe = 4 if finished else 0  # one block is computed again, to know the model by its answers
+    finished, probe = calls // 4, 4  # one block is computed again, to know the model by its answers
     assert 1000 - counted.calls == 20 - 4 * finished + probe
+
+
+def test_a_run_that_fails_before_its_first_block_leaves_no_store(tmp_path, job, model):
+    for calls, preflight in [(0, True), (2, True), (3, False)]:
+        with pytest.raises(Stop):
+            job(tmp_path / "v.zarr", model=Interrupted(model, calls), preflight=preflight)
+        assert not (tmp_path / "v.zarr").exists()
 
 
 def other_logits(batch):
