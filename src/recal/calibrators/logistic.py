@@ -215,9 +215,9 @@ class _Curves:
         self.hessian = np.empty((n_classes, width, width))
         for i, column in enumerate(columns):
             gradient[i] += (probs * column).sum(axis=0) / self.count
-            weighted = spread * column / self.count
+            weighted = spread * column
             for j in range(i, width):
-                block = (weighted * columns[j]).sum(axis=0)
+                block = (weighted * columns[j]).sum(axis=0) / self.count
                 self.hessian[:, i, j] = self.hessian[:, j, i] = block
             self.hessian[:, i, i] += 2.0 * self.ridge[i]
         self.inverse = np.linalg.inv(self.hessian)
