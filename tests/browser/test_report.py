@@ -7,7 +7,6 @@ import re
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from recal import compare
@@ -181,15 +180,3 @@ def test_without_scripts_the_page_is_whole(browser, report, comparison):
         )
     finally:
         browser.send("Emulation.setScriptExecutionDisabled", value=False)
-
-
-def test_probabilities_alone(browser, tmp_path):
-    rng = np.random.default_rng(0)
-    probs = rng.dirichlet([0.3] * 4, 800)
-    y = (probs.cumsum(1) > rng.random((800, 1))).argmax(1)
-    report = write_report(probs, tmp_path / "alone.html", y=y, bootstrap=50)
-    browser.open(report)
-    move(browser, place_of(report, 0.7))
-    above = probs.max(1) >= 0.7
-    assert browser.text("accuracy-after") == f"{100 * (probs.argmax(1) == y)[above].mean():.1f} %"
-    assert browser.errors == []

@@ -69,17 +69,6 @@ def test_the_views_hold_every_pool_and_the_split_is_the_papers(done):
     assert len(read_views(folder / "test-groups.zarr").transforms) == 18
 
 
-def test_recal_changes_no_prediction(done):
-    folder = done[0].out / "cifar10" / "lenet5" / "results"
-    found = [
-        json.loads(path.read_text())
-        for path in folder.glob("*/recal*.json")
-        if "made-from" not in path.name
-    ]
-    assert len(found) == 6
-    assert {result["changed_predictions"] for result in found} == {0}
-
-
 def test_a_second_run_does_nothing(done):
     settings, files, _ = done
     before, said = stamps(settings.out), []

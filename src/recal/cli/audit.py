@@ -76,7 +76,9 @@ def audit(
         say(f"{len(found.pending)} drawn answers are not graded yet.")
     if changed is not None:
         say(changed)
-    elif found.audit.verdict in ("refuted", "can be loosened") and not (update or is_cascade):
+    elif update:
+        say("The rule stays as it is: the grades do not support another one.")
+    elif found.audit.verdict in ("refuted", "can be loosened") and not is_cascade:
         say(f"Next: {shell_line('audit', folder, '--update')}")
     if found.audit.alarm and changed is None:
         raise typer.Exit(1)

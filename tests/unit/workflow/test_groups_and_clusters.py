@@ -47,11 +47,6 @@ def test_a_fit_reads_groups_and_clusters_from_views():
     assert not np.array_equal(
         fitted.predict_confidence(views), fitted.predict_confidence(views.logits)
     )
-    with pytest.raises(Exception, match="fitted without groups"):
-        TemperatureScaling().fit(views.logits, views.labels).predict_confidence(views, views.groups)
-    TemperatureScaling().fit(views.logits, views.labels).predict_confidence(
-        views
-    )  # its groups are of no use there
 
 
 @pytest.mark.parametrize("cross_fit", [False, True])
