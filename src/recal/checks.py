@@ -338,9 +338,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any], n_classes: int) -> NDAr
     """Return `classes` as an array with one distinct value per column."""
     names = np.asarray(classes)
     if names.dtype.kind in "OT" and all(isinstance(name, str) for name in names.ravel().tolist()):
-        names = np.array(
-            names.tolist(), dtype=np.str_
-        )  # strings of pandas and the like, as files can store them
+        names = np.array(names.tolist(), dtype=np.str_)  # of pandas and the like
     different = len(set(map(str, names.ravel().tolist())))
     if names.dtype.kind not in "USiufb" or names.shape != (n_classes,) or different < n_classes:
         rule = f"must name each of the {n_classes} columns once, by words or numbers"

@@ -112,6 +112,8 @@ def test_labels_that_fit_no_column_are_refused_with_the_value(y, classes, words)
 def test_a_class_that_is_missing_never_shifts_a_column():
     assert check_labels(["c", "c"], 2, 3, ["a", "b", "c"]).tolist() == [2, 2]
     assert check_labels([7, 7], 2, 3, [5, 6, 7]).tolist() == [2, 2]
+    texts = np.array(["a", "b"], dtype=np.dtypes.StringDType())
+    assert check_labels(texts[::-1], 2, 2, texts).tolist() == [1, 0]
     assert check_labels([False, True], 2, 2, [True, False]).tolist() == [1, 0]
 
 

@@ -172,11 +172,9 @@ class CalibratedModule(torch.nn.Module):
             # A graph has no sizes to split by, so all views go in one batch.
             logits = self._logits(inputs, (None, *transforms), 1 + len(transforms))
             return logits[0], logits[1:]
-        n = max(1, inputs.shape[0])
-        # Larger batches leave the caches of a CPU.
-        most = (
-            256 if inputs.device.type != "cpu" else min(32, 100_000 * n // max(1, inputs.numel()))
-        )
+        n, most = max(1, inputs.shape[0]), 256
+        if inputs.device.type == "cpu":  # larger batches leave its caches
+            most = min(32, 100_000 * n // max(1, inputs.numel()))
         joined = max(1, most // n)
         if self.calibration.map.gate is None:
             stack = self._logits(inputs, (None, *transforms), joined)

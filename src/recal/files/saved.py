@@ -173,9 +173,7 @@ def _restore_classifier(header: dict[str, Any], decoder: Decoder, code: dict[str
     classifier = family(**code, calibrator=calibrator, **settings)
     classifier.calibrator_, classifier.classes_ = calibrator, calibrator.classes_
     classifier.pool_ = tuple(pool)
-    if (
-        classifier.preprocess is None
-    ):  # a Normalize is data; a function is asked for when it is used
+    if classifier.preprocess is None:  # a Normalize is data; a function is asked for when used
         preprocessing = getattr(calibrator, "preprocessing_", None)
         classifier.preprocess = getattr(preprocessing, "normalize", None)
     return classifier

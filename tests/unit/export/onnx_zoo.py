@@ -198,31 +198,12 @@ def quantised_operators() -> onnx.ModelProto:
     zero, middle = g.weight(0, np.uint8), g.weight(128, np.uint8)
     kernel = np.clip(np.round(KERNEL / 0.01) + 128, 0, 255).astype(np.uint8)
     hundredth = g.weight(0.01, np.float32)
-    x = g.op(
-        "QLinearConv",
-        "x",
-        small,
-        zero,
-        g.weight(kernel),
-        hundredth,
-        middle,
-        tenth,
-        middle,
-        kernel_shape=[3, 3],
-    )
+    read = ("x", small, zero, g.weight(kernel), hundredth, middle, tenth, middle)
+    x = g.op("QLinearConv", *read, kernel_shape=[3, 3])
     matrix = np.clip(np.round(DENSE / 0.01) + 128, 0, 255).astype(np.uint8)
     half = g.weight(0.5, np.float32)
-    y = g.op(
-        "QLinearMatMul",
-        g.op("Flatten", x),
-        tenth,
-        middle,
-        g.weight(matrix),
-        hundredth,
-        middle,
-        half,
-        middle,
-    )
+    read = (g.op("Flatten", x), tenth, middle, g.weight(matrix), hundredth, middle, half, middle)
+    y = g.op("QLinearMatMul", *read)
     g.op("DequantizeLinear", y, half, middle, to="scores")
     scores = helper.make_tensor_value_info("scores", FLOAT, ["n", CLASSES])
     return g.model(["n", 3, 8, 8], {"scores": scores}, opset=13, kind=BYTE)
