@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,17 +145,4 @@ def _rule_facts(rule: Any) -> dict[str, Any]:
     """Return how a rule decides, in words and for JSON; all None if it is no rule."""
     if not hasattr(rule, "thresholds"):
         return {"rule": None, "thresholds": None, "groups": None}
-    from recal.decisions.rule import promise_in_words
-
-    shown = [
-        "nothing yet" if value == math.inf else f"a confidence of at least {value:.6g}"
-        for value in rule.thresholds
-    ]
-    if rule.groups:
-        shown = [f"{name}: {one}" for name, one in zip(rule.groups, shown)]
-    elif len(shown) > 1:
-        shown = [f"class {number}: {one}" for number, one in enumerate(shown)]
-    rest = f" and {len(shown) - 10:,} more" if len(shown) > 10 else ""
-    promise = promise_in_words(rule.risk, rule.confidence, rule.guarantee)
-    text = f"accepts {'; '.join(shown[:10])}{rest}. Promise: {promise}"
-    return {"rule": text, "thresholds": rule.thresholds, "groups": rule.groups}
+    return {"rule": str(rule), "thresholds": rule.thresholds, "groups": rule.groups}

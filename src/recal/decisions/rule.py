@@ -92,6 +92,18 @@ class DecisionRule(Record):
         """The promise in words, without a full stop."""
         return promise_in_words(self.risk, self.confidence, self.guarantee)
 
+    def __str__(self) -> str:
+        shown = [
+            "nothing yet" if value == math.inf else f"a confidence of at least {value:.6g}"
+            for value in self.thresholds
+        ]
+        if self.groups:
+            shown = [f"{name}: {one}" for name, one in zip(self.groups, shown)]
+        elif self.per_class:
+            shown = [f"class {number}: {one}" for number, one in enumerate(shown)]
+        rest = f" and {len(shown) - 10:,} more" if len(shown) > 10 else ""
+        return f"accepts {'; '.join(shown[:10])}{rest}. Promise: {self.promise}"
+
     def note_on(self, errors: int, accepted: int) -> str:
         """Return a sentence about a count of mistakes above the risk; empty if it is not above."""
         from recal.decisions.certify import chance_of_so_few

@@ -39,9 +39,7 @@ def calibrator_html(calibrator: Calibrator) -> str:
     if views := calibrator.needed_transforms():
         facts["Views"] = ", ".join(map(str, views[:4])) + (" …" if len(views) > 4 else "")
     if (rule := getattr(calibrator, "decision_", None)) is not None:
-        facts["Rule"] = (
-            f"at most {100 * rule.risk:g} % errors at {100 * rule.confidence:g} % confidence"
-        )
+        facts["Rule"] = str(rule)
     return render("card.html", title=repr(calibrator), facts=facts, comparison=None, charts=[])
 
 

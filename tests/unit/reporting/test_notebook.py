@@ -7,6 +7,7 @@ import pytest
 
 from recal import ReCal, TemperatureScaling, decide
 from recal.comparison import compare_probs
+from recal.decisions import DecisionRule
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,15 @@ def test_a_fitted_calibrator_shows_its_temperature_and_views(fitted, views):
     assert "700 samples, 4 classes" in text
     fitted = ReCal(max_iter=3).fit(views)
     assert str(fitted.needed_transforms()[0]) in check_card(fitted._repr_html_())
+
+
+@pytest.mark.parametrize("guarantee", ["confidence", "average"])
+def test_a_card_shows_the_promise_that_the_rule_makes(views, guarantee):
+    calibrator = TemperatureScaling().fit(views)
+    calibrator.decision_ = DecisionRule((0.875,), 0.05, 0.95, guarantee=guarantee)
+    text = check_card(calibrator._repr_html_())
+    assert calibrator.decision_.promise in text
+    assert "0.875" in text
 
 
 def test_a_decision_shows_rule_and_reliability(views, fitted):
