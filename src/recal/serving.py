@@ -33,7 +33,7 @@ from recal.errors import InputError, RecalError
 from recal.files.paths import Journal
 from recal.files.saved import load
 from recal.views import Views
-from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule
+from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule, timestamp
 from recal.workflow.panels import next_steps
 
 VARIABLE = "RECAL_SERVE"
@@ -254,8 +254,7 @@ class Service:
         with self._lock:
             new, self.counts = self.counts, Counter()
             if new:
-                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                served = {"kind": "served", "rule": self.key, "time": now, **new}
+                served = {"kind": "served", "rule": self.key, "time": timestamp(), **new}
                 self._journal.append(served, sync=False)
             for record in self._journal.read():
                 if record.get("kind") == "served" and record.get("rule") == self.key:

@@ -118,7 +118,7 @@ class FolderAudit:
 
     def _record(self, checks: Iterable[Check]) -> list[str]:
         """Write draws to the journal; return their ids, which are random if they have none."""
-        common: dict[str, Any] = {"kind": "draw", "rule": self.key, "time": _now()}
+        common: dict[str, Any] = {"kind": "draw", "rule": self.key, "time": timestamp()}
         common["band_from"] = self.audit.band_from
         drawn = [
             {**common, "id": check.name or f"{self.key}-{secrets.token_hex(6)}", "check": check[1:]}
@@ -138,7 +138,7 @@ class FolderAudit:
                     remedy="Draw answers with recal audit FOLDER ANSWERS --checks N",
                 )
         new = {name: right for name, right in grades.items() if name in self.pending}
-        common = {"kind": "grade", "rule": self.key, "time": _now()}
+        common = {"kind": "grade", "rule": self.key, "time": timestamp()}
         self.journal.append(*({**common, "id": name, "right": new[name]} for name in new))
         self.refresh()
         return len(new)
@@ -233,7 +233,8 @@ def read_checked(path: str | os.PathLike[str]) -> dict[str, bool]:
     return grades
 
 
-def _now() -> str:
+def timestamp() -> str:
+    """Return the time as the journal writes it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
