@@ -250,6 +250,11 @@ class ReCal(Calibrator):
         )
         return {"map_": fitted, "history_": tuple(history), "n_iter_": len(history)}
 
+    @property
+    def plan_(self) -> Plan:
+        """The fitted map."""
+        return self.map_
+
     def _draws(self, views: Views) -> Iterator[Transform]:
         """Yield the transformation of each iteration."""
         candidates = views.transforms

@@ -12,6 +12,7 @@ from recal.checks import Labels, Vector
 from recal.engine import one_thread
 from recal.engine.series import ScaledLogits
 from recal.maps.scaling import Temperature, TemperatureMixture
+from recal.maps.steps import Plan
 from recal.solvers.convex import mixture_weights
 from recal.solvers.temperature import fit_betas, fit_temperature
 
@@ -61,6 +62,10 @@ class TemperatureScaling(Calibrator):
     @property
     def temperature_(self) -> float:
         return 1.0 / self.beta_
+
+    @property
+    def plan_(self) -> Plan:
+        return self.map_.plan
 
 
 class EnsembleTemperatureScaling(Calibrator):
