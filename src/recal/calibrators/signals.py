@@ -228,7 +228,7 @@ def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -
     `samples.inputs` are the values of a `SignalTable`, and labels are 1.0 for right answers.
     """
     values, right = samples.inputs, samples.labels
-    clusters = _copies(values, right) if samples.clusters is None else samples.clusters
+    clusters = copies_of_answers(values, right) if samples.clusters is None else samples.clusters
     # Rows of a cluster repeat each other: all rows together count as this many.
     effective = effective_count(right, clusters)
     counts = samples.counts * (effective / samples.counts.sum())
@@ -273,8 +273,8 @@ def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -
     return SignalFit(fitted, weights, losses, rises, probs["mixture"])
 
 
-def _copies(values: Vector, right: Vector) -> Indices | None:
-    """Return a number for each row that its copies share; None if there are no copies."""
+def copies_of_answers(values: Vector, right: NDArray[Any]) -> Indices | None:
+    """Return a number for each row of signals that its copies share; None if there are no copies."""
     _, index = np.unique(np.column_stack([values, right]), axis=0, return_inverse=True)
     same = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     # Any two different rows are far apart: only equal rows of signals can be copies.

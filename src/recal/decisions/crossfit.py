@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.samples import as_views
-from recal.calibrators.signal_table import columns_of, read_correct
+from recal.calibrators.signal_table import SignalTable, columns_of, read_correct
+from recal.calibrators.signals import copies_of_answers
 from recal.checks import Flags, Floats, Indices, Labels, check_labels
 from recal.clusters import check_clusters, cluster_folds, each_fold, row_names, stratified_folds
+from recal.copies import copies_of
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import decide
 from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, UnseenGroupsWarning
@@ -129,7 +131,8 @@ def crossfitted(
     folds: int = 10,
     random_state: int = 0,
 ) -> tuple[Floats, Floats]:
-    """Return each sample's probabilities and confidence from a fit on the other folds.
+    """Return each sample's probabilities and confidence from a fit on the other folds, which hold
+    no copy of it.
 
     `labels` are columns of the probabilities; for signals, 1 for right answers, and both results
     are the confidence.
@@ -142,7 +145,7 @@ def crossfitted(
     rng = np.random.default_rng(random_state)
     together = None if clusters is None else check_clusters(clusters, len(labels))
     if together is None:
-        fold = stratified_folds(labels, folds, rng)
+        fold = stratified_folds(labels, folds, rng, _copies(X, labels, groups))
     else:
         fold = cluster_folds(together, labels, folds, rng)
     rows, found = [], []
@@ -164,6 +167,15 @@ def crossfitted(
     order = np.argsort(np.concatenate(rows))
     probs, sure = (np.concatenate(column)[order] for column in zip(*found))
     return probs, sure
+
+
+def _copies(X: Any, labels: Labels, groups: ArrayLike | None) -> Indices | None:
+    """Return a number for each row that its copies share; None if there are no copies."""
+    if isinstance(X, Views):
+        return copies_of(X.logits, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DependentRowsWarning)  # the fit on all samples repeats it
+        return copies_of_answers(SignalTable.of(X, groups).values(X, groups), labels)
 
 
 def _by_name(labels: Labels, classes: Classes) -> NDArray[Any]:

@@ -6,8 +6,9 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator
 
-from recal import SignalCalibration, decide
+from recal import SignalCalibration, Views, decide
 from recal.decisions import decide_crossfitted, decide_each, risk_curve
 from recal.decisions.certify import kept_on_average, on_average, ranked
 from recal.decisions.crossfit import crossfitted
@@ -219,6 +220,26 @@ def test_the_confidence_of_a_graded_answer_comes_from_a_fit_without_it():
     assert all(not rest & left for rest, left in seen)
     assert set().union(*(left for _, left in seen)) == set(x.tolist())
     assert all(len({v // 4 for v in rest} & {v // 4 for v in left}) == 0 for rest, left in seen)
+
+
+def test_copies_of_a_sample_are_never_in_the_fit_that_judges_it():
+    class Spy(BaseEstimator):
+        def fit(self, X, y, groups=None, clusters=None):
+            self.rows = set(np.asarray(X.logits if isinstance(X, Views) else X["x"]).ravel())
+            return self
+
+        def predict_both(self, views, groups):
+            assert not self.rows & set(views.logits.ravel())
+            return views.logits, views.logits[:, 0]
+
+        def predict_confidence(self, signals, groups=None):
+            assert not self.rows & set(signals["x"])
+            return np.full(len(signals["x"]), 0.5)
+
+    logits = np.random.default_rng(8).normal(size=(60, 2))
+    labels = np.arange(60) % 3 // 2
+    crossfitted(Spy(), Views(np.tile(logits, (2, 1))), np.tile(labels, 2), folds=5)
+    crossfitted(Spy(), {"x": np.tile(logits[:, 0], 2)}, np.tile(labels, 2), folds=5)
 
 
 def test_rows_of_a_fit_leave_no_guarantee_in_print_or_in_a_notebook():
