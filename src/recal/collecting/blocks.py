@@ -26,7 +26,7 @@ from recal.views import Views
 
 Preprocess = Callable[[Any], Any]
 # Labels as column indices, and the names of the columns.
-Columns = tuple[Labels | None, NDArray[Any] | None]
+LabelColumns = tuple[Labels | None, NDArray[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class ViewsSink(Sink, ABC):
                 f"{block.logits.shape[1]} of {block.logits.dtype} for batch {block.index}."
             )
 
-    def columns(self, labels: NDArray[Any] | None) -> Columns:
+    def columns(self, labels: NDArray[Any] | None) -> LabelColumns:
         """Return labels as column indices, and the names of the columns, as in `label_columns`."""
         assert self._first is not None
         return label_columns(labels, self.source, self.job.model, self.classes, self._first[0])
@@ -246,7 +246,7 @@ def label_columns(
     model: Model,
     classes: Sequence[Any] | None,
     n_classes: int,
-) -> Columns:
+) -> LabelColumns:
     """Return the labels of a source as column indices, and the names of the columns if there are any.
 
     `classes` are the names that the caller gave; without them, the model or the source names the

@@ -305,8 +305,9 @@ def read_sound(path: Path) -> tuple[NDArray[np.float32], int]:
     return samples.mean(axis=1, dtype=np.float32), int(rate)
 
 
-_FOLDERS: dict[str, type[FileFolder]]
-_FOLDERS = {"images": ImageFolder, "texts": TextFolder, "sounds": SoundFolder}
+_FOLDERS: dict[str, type[FileFolder]] = {
+    kind.what: kind for kind in (ImageFolder, TextFolder, SoundFolder)
+}
 
 
 def open_path(path: Path, **options: Any) -> Source:
