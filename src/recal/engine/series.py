@@ -76,32 +76,29 @@ class ScaledRows:
         self._is_small = shape[0] * shape[1] < SMALL
         self.scales = np.ones(shape[0])
         self.columns = np.empty(shape[0], dtype=np.intp)
-        self.maxima = np.empty(shape[0])
+        self.maxima, self._lowest = np.empty((2, shape[0]))
         for part, block in self.blocks():
             self.columns[part] = block.argmax(axis=1)
             self.maxima[part] = block[np.arange(len(block)), self.columns[part]]
-        self._forget()
-
-    def _forget(self) -> None:
+            self._lowest[part] = block.min(axis=1)
+        self._lowest -= self.maxima
         self._x: Vector | None = None
-        self._lowest: Vector | None = None
         self._drops: Vector | None = None
         # The terms of each row near its current scale, and near another scale that was only
         # evaluated.
         self._here, self._there = np.zeros((2, TERMS, self.shape[0]))
         self._here[REACH] = self._there[REACH] = np.inf  # nothing is known
 
-    def blocks(self, chosen: Columns | None = None) -> Iterator[tuple[Columns, Floats]]:
-        """Yield all rows, or the chosen ones, a piece at a time: their indices and their logits."""
-        for part, array, where in self._pieces(chosen):
+    def blocks(self) -> Iterator[tuple[Columns, Floats]]:
+        """Yield all rows a piece at a time: their indices and their logits."""
+        for part, array, where in self._pieces(np.arange(self.shape[0])):
             together = where[-1] - where[0] == len(where) - 1 and bool((np.diff(where) == 1).all())
             yield part, array[where[0] : where[-1] + 1] if together else array[where]
 
-    def _pieces(self, chosen: Columns | None) -> Iterator[tuple[Columns, Floats, Columns]]:
-        every = np.arange(self.shape[0]) if chosen is None else chosen
+    def _pieces(self, chosen: Columns) -> Iterator[tuple[Columns, Floats, Columns]]:
         size = max(1, _PIECE // self.shape[1])
-        for begin in range(0, len(every), size):
-            part = every[begin : begin + size]
+        for begin in range(0, len(chosen), size):
+            part = chosen[begin : begin + size]
             array, where = _readable(*self._read(part))
             yield part, array, where
 
@@ -224,10 +221,6 @@ class ScaledRows:
 
     def _look(self, chosen: Columns, scales: Vector) -> Vector:
         """Read some rows at these scales and return their terms, (TERMS, n_rows)."""
-        if self._lowest is None:
-            self._lowest = (
-                np.concatenate([block.min(axis=1) for _, block in self.blocks()]) - self.maxima
-            )
         numbers, begin = np.empty((NUMBERS, len(chosen))), 0
         numbers[SCALE], numbers[TOP] = scales, self.maxima[chosen]
         numbers[LOWEST] = self._lowest[chosen]

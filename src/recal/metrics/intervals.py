@@ -279,11 +279,8 @@ class BootstrapSlots:
         def share(gaps: Vector, sizes: Vector) -> Vector:
             return gaps / sizes.sum(axis=-1, keepdims=True)
 
-        def in_width(gaps: Vector, sizes: Vector) -> Vector:
-            return np.add.reduceat(share(gaps, sizes), self.by_width, axis=-1)
-
-        def in_mass(gaps: Vector, sizes: Vector) -> Vector:
-            return np.add.reduceat(share(gaps, sizes), self.by_mass, axis=-1)
+        def in_bins(starts: Units) -> Callable[..., Vector]:
+            return lambda *pair: np.add.reduceat(share(*pair), starts, axis=-1)
 
         def means(gaps: Vector, sizes: Vector) -> Vector:
             sums = (np.add.reduceat(column, self.by_width, axis=-1) for column in (gaps, sizes))
@@ -307,9 +304,9 @@ class BootstrapSlots:
             return Pattern(own, noisy, worse, norm, lambda c: c * size, self.weights.stretch)
 
         return {
-            "ece": pattern(in_width, _total_gap),
+            "ece": pattern(in_bins(self.by_width), _total_gap),
             "mce": pattern(means, _largest_gap),
-            "adaptive_ece": pattern(in_mass, _total_gap),
+            "adaptive_ece": pattern(in_bins(self.by_mass), _total_gap),
             "debiased_ece": pattern(means, quadratic),
             "smooth_ece": replace(
                 pattern(smoothed, _total_gap), error=lambda c: fixed_point(c * coefficients)
