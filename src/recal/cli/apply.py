@@ -188,6 +188,7 @@ def _write(
     accept_unlike: bool,
 ) -> None:
     """Apply the rule, write the file and print what is in it."""
+    from recal.copies import warn_of_fitted
     from recal.decisions import accept_followed
     from recal.files.probabilities import write_prob_file
 
@@ -210,12 +211,8 @@ def _write(
         facts["condition"] = one.condition.to_dict()
     print_json({**facts, "skipped": skipped, "file": out})
     say_skipped(skipped)
-    # Any two sets of short texts or small images share a few equal rows.
-    if one.fitted_rows > 0.05 * n_samples:
-        say(
-            f"The calibration was fitted on about {one.fitted_rows:,} of these {n_samples:,} "
-            "samples. Decide and evaluate on others."
-        )
+    better = "decisions and metrics on them look better than on new inputs"
+    warn_of_fitted(one.fitted_rows, n_samples, better, "Decide and evaluate on other samples.")
     if one.condition is not None:
         say(str(one.condition))
         if one.condition.unlike and rule is not None and not accept_unlike:

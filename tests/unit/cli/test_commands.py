@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from recal import Plan, Step, TemperatureScaling, evaluate, load, read_views, save
+from recal import Plan, Step, TemperatureScaling, Views, evaluate, load, read_views, save
 from recal.files.probabilities import read_probs
 from recal.schema import kind_of
 from tests import problems
@@ -76,6 +76,18 @@ def test_apply_then_evaluate_tell_what_python_tells(views, capsys):
     metrics = json.loads(shown.out)["metrics"]
     assert metrics == evaluate(expected, views.labels, 100).to_dict()["metrics"]
     assert len(metrics["ece"]["interval"]) == 2
+
+
+def test_every_command_warns_of_the_same_share_of_fitted_rows(views, capsys):
+    answer(capsys, "fit views.npz --method ts --out ts.recal")
+    new, old = problems.views(SAMPLES, seed=1), views[:36]
+    logits = np.concatenate([new.logits[36:], old.logits])
+    Views(logits, labels=np.concatenate([new.labels[36:], old.labels])).write("new.npz")
+    for line in ("apply ts.recal new.npz --out probs.npz", "evaluate probs.npz"):
+        assert typed(line) == 0
+        assert "SameRowsWarning: The calibration was fitted on about 36" in capsys.readouterr().err
+    assert typed("decide probs.npz --risk 0.3") == 2
+    assert "fitted on about 36" in capsys.readouterr().err
 
 
 def test_a_plan_can_be_applied(views, tmp_path, capsys):
