@@ -328,6 +328,17 @@ def json_text(value: Any) -> str:
     return json.dumps(plain_values(value), indent=2, allow_nan=False) + "\n"
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(found, dict):
+        raise FileError(f"{path} must hold an object, got {type(found).__name__}.")
+    return found
+
+
 def plain_values(value: Any) -> Any:
     """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and
     paths.

@@ -22,7 +22,7 @@ from recal.comparison import Comparison, Recommendation, compare_probs, recommen
 from recal.comparison.results import MAIN_METRICS, passes, seconds
 from recal.decisions import Decision, RiskCurve
 from recal.errors import InputError
-from recal.files.paths import replacing
+from recal.files.paths import json_text, replacing
 from recal.metrics import LABELS
 from recal.metrics.evaluation import HIGHER_IS_BETTER
 from recal.metrics.row_scores import Classes
@@ -122,9 +122,7 @@ def write_results(
         "comparison.md": f"{comparison.to_markdown()}\n".encode(),
         "comparison.tex": comparison.to_latex().encode(),
         "comparison.csv": comparison.to_csv().encode(),
-        "comparison.json": (
-            json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n"
-        ).encode(),
+        "comparison.json": json_text(comparison.to_dict()).encode(),
         "report.html": Page(comparison, command=command).html().encode(),
     }
     paths = {name: Path(folder) / name for name in contents}

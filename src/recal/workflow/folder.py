@@ -7,7 +7,6 @@ of the run is locked, so that of two simultaneous runs one is refused.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recal.errors import FileError
-from recal.files.paths import folder_lock, replace_folder
+from recal.files.paths import folder_lock, read_json, replace_folder
 
 CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
 # The labelled rows, in the order fit, decide, check: `recal calibrate FOLDER --more` adds to them.
@@ -62,14 +61,7 @@ def calibration_in(path: Path) -> Path:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return the summary of a folder."""
-    path = folder / SUMMARY
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{path} is not a summary of recal calibrate.")
-    return found
+    return read_json(folder / SUMMARY)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ confidence comes from a fit on the other folds. Labels that arrive later join th
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +34,7 @@ from recal.collecting.tables import check_labelled
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted
 from recal.errors import FileError, InputError
-from recal.files.paths import replacing
+from recal.files.paths import json_text, read_json, replacing
 from recal.files.saved import load
 from recal.files.tables import Table, read_table
 from recal.files.views import read_views
@@ -203,7 +202,7 @@ def _calibrate_in(
     result = _finish(method, fitted, (views, decide_views, check_views), settings, folder, n_passes)
     with replacing(stores / RUN) as file:
         record = {"key": key, "candidates": [str(one) for one in candidates]}
-        file.write((json.dumps(record, indent=2) + "\n").encode())
+        file.write(json_text(record).encode())
     return result
 
 
@@ -254,11 +253,10 @@ def _run_key(
 def _read_candidates(stores: Path, key: dict[str, Any]) -> list[str] | None:
     """Return the transformations of an earlier run with this key, or None."""
     try:
-        record = json.loads((stores / RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        record = read_json(stores / RUN)
+    except FileError:
         return None
-    same = isinstance(record, dict) and record.get("key") == key
-    return [str(spec) for spec in record["candidates"]] if same else None
+    return [str(spec) for spec in record["candidates"]] if record.get("key") == key else None
 
 
 def _fit(method: Calibrator, views: Views, transformed: Views, seed: int) -> Calibrator:

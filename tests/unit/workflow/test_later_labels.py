@@ -77,6 +77,16 @@ def test_later_labels_join_the_old_ones(place, capsys, command):
     assert json.loads((place / "f/summary.json").read_text())["parts"] == before["parts"]
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{"])
+def test_a_summary_that_cannot_be_read_is_refused(place, capsys, text):
+    (place / "f").mkdir()
+    (place / "f/calibration.recal").write_bytes(b"")
+    (place / "f/summary.json").write_text(text)
+    graded(place / "new.csv", 20, seed=1)
+    assert run(["calibrate", "f", "--more", "new.csv"]) == 2
+    assert "summary.json" in capsys.readouterr().err
+
+
 def test_old_rows_keep_their_part_and_clusters_stay_whole():
     clusters = np.repeat(np.arange(40), 5)
     sizes = (100, 60, 40)

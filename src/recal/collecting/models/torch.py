@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from recal.checks import MULTI_LABEL
 from recal.collecting.fingerprint import digest, digest_array, digest_file, digest_texts
 from recal.collecting.models.base import Model, as_numpy, in_pieces, to_numpy, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
+from recal.files.paths import read_json
 
 try:
     import torch
@@ -299,12 +299,7 @@ def check_folder(path: Path) -> None:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(settings, dict) or not isinstance(settings.get("weight_map", {}), dict):
-        raise FileError(f"{path} is not an object of settings.")
+    settings = read_json(path) if path.exists() else {}
+    if not isinstance(settings.get("weight_map", {}), dict):
+        raise FileError(f"{path} has a weight_map that is no object.")
     return settings
