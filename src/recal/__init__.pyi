@@ -13,7 +13,7 @@ from .transforms.pool import pool as pool
 from .collecting.local import collect as collect
 from .maps.blend import Blend as Blend
 from .maps.steps import Group as Group, Plan as Plan, Step as Step, group as group
-from .calibrators.ensemble import AutoCalibration as AutoCalibration
+from .calibrators.auto import AutoCalibration as AutoCalibration
 from .calibrators.recal import ReCal as ReCal
 from .calibrators.panel import PanelCalibration as PanelCalibration
 from .calibrators.signals import SignalCalibration as SignalCalibration

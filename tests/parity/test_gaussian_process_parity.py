@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-import recal.calibrators.shared_functions as latent_process
-from recal.calibrators.shared_functions import LatentProcess
+import recal.calibrators.gaussian_process as latent_process
+from recal.calibrators.gaussian_process import LatentProcess
 
 POINTS = np.linspace(-5.0, 0.0, 4)
 LENGTH, VARIANCE = 1.5, 0.8

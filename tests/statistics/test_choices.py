@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views
-from recal.calibrators import ensemble, stacking
+from recal.calibrators import auto, view_selection
 from recal.calibrators.ensemble import EnsembleFit
 from recal.calibrators.samples import LossGain, Samples
-from recal.calibrators.stacking import GrowingStack, StackData, _pays
+from recal.calibrators.view_selection import GrowingStack, StackData, _pays
 from recal.clusters import effective_count
 from recal.comparison.recommendation import PROPER, recommend
 from recal.errors import DependentRowsWarning
@@ -110,7 +110,7 @@ def test_the_first_view_must_be_clearer_than_a_further_one():
 def test_a_view_must_gain_the_least_that_its_pass_is_worth():
     assert _pays(LossGain(0.0050, 0.0001), 0.005, chosen=0, n_samples=10_000)
     assert not _pays(LossGain(0.0049, 0.0001), 0.005, chosen=0, n_samples=10_000)
-    assert stacking._LEAST_SHARE == 0.005
+    assert view_selection._LEAST_SHARE == 0.005
 
 
 def data_of(candidates=(), confidence=(), rows=4):
@@ -167,7 +167,7 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
         def _predict_proba(self, views):
             return np.tile([truth, 1 - truth], (len(views), 1))
 
-    monkeypatch.setattr(ensemble, "ReCal", Fake)
+    monkeypatch.setattr(auto, "ReCal", Fake)
     n = 20
     losses = {
         "ts": np.full(n, 1.2),
@@ -176,7 +176,7 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
     }
     samples = Samples(Views(np.tile([3.0, 0.0], (n, 1))), np.zeros(n, int))
     fit = EnsembleFit({}, {}, samples, 1.0, np.arange(n) % 2, losses, passes=1.0)
-    _, reason = ensemble._try_recal(fit, 0)
+    _, reason = auto._try_recal(fit, 0)
     assert bool(reason) is wins
 
 

@@ -19,20 +19,20 @@ from recal.errors import InputError
 # Each method with its short name, known before its code is loaded, and the module of this folder
 # that defines it.
 _HOMES = {
-    "AutoCalibration": ("auto", "ensemble"),
+    "AutoCalibration": ("auto", "auto"),
     "BayesianBinning": ("bbq", "binning"),
     "BetaCalibration": ("beta", "logistic"),
     "CalibrationEnsemble": ("ensemble", "ensemble"),
     "DirichletCalibration": ("dir-odir", "scaling"),
     "EnsembleTemperatureScaling": ("ets", "temperature"),
-    "GaussianProcessCalibration": ("gp", "shared_functions"),
+    "GaussianProcessCalibration": ("gp", "gaussian_process"),
     "HistogramBinning": ("histogram", "binning"),
     "IsotonicCalibration": ("isotonic", "isotonic"),
     "IsotonicMulticlass": ("irm", "isotonic"),
     "IsotonicOneVsAll": ("irova-ts", "isotonic"),
     "MatrixScaling": ("ms-odir", "scaling"),
     "MutualInformationBinning": ("imax", "binning"),
-    "OrderPreserving": ("iop", "shared_functions"),
+    "OrderPreserving": ("iop", "order_preserving"),
     "PlattScaling": ("platt", "logistic"),
     "ReCal": ("recal", "recal"),
     "SplineCalibration": ("spline", "isotonic"),

@@ -3,20 +3,20 @@
 import typing
 
 from .base import Calibrator as Calibrator
-from .ensemble import AutoCalibration as AutoCalibration
+from .auto import AutoCalibration as AutoCalibration
 from .binning import BayesianBinning as BayesianBinning
 from .logistic import BetaCalibration as BetaCalibration
 from .ensemble import CalibrationEnsemble as CalibrationEnsemble
 from .scaling import DirichletCalibration as DirichletCalibration
 from .temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-from .shared_functions import GaussianProcessCalibration as GaussianProcessCalibration
+from .gaussian_process import GaussianProcessCalibration as GaussianProcessCalibration
 from .binning import HistogramBinning as HistogramBinning
 from .isotonic import IsotonicCalibration as IsotonicCalibration
 from .isotonic import IsotonicMulticlass as IsotonicMulticlass
 from .isotonic import IsotonicOneVsAll as IsotonicOneVsAll
 from .scaling import MatrixScaling as MatrixScaling
 from .binning import MutualInformationBinning as MutualInformationBinning
-from .shared_functions import OrderPreserving as OrderPreserving
+from .order_preserving import OrderPreserving as OrderPreserving
 from .logistic import PlattScaling as PlattScaling
 from .recal import ReCal as ReCal
 from .isotonic import SplineCalibration as SplineCalibration

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
+from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.calibrators.ensemble import AutoCalibration
 from recal.checks import ASIDES
 from recal.collecting import collect
 from recal.collecting.local import Predictions, apply, open_as_fitted, open_source

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.calibrators.ensemble import AutoCalibration
 from recal.checks import Floats, Labels
 from recal.clusters import row_names
 from recal.collecting.blocks import Job

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking
-from recal.calibrators import CalibrationEnsemble
-from recal.calibrators import ensemble as module
+from recal.calibrators import CalibrationEnsemble, auto
 from recal.calibrators.ensemble import fit_members, member_names, places_read
 from recal.calibrators.samples import Samples
 from recal.maps.blend import member_probs
@@ -122,9 +121,9 @@ def test_views_that_pay_are_chosen_and_the_sentence_says_so():
 
 
 def test_recal_is_tried_where_200_mistakes_can_judge_it(monkeypatch):
-    seeds, recal = [], module.ReCal
+    seeds, recal = [], auto.ReCal
     tried = lambda random_state: seeds.append(random_state) or recal(max_iter=1)  # noqa: E731
-    monkeypatch.setattr(module, "ReCal", tried)
+    monkeypatch.setattr(auto, "ReCal", tried)
     views, y = second_look(1500, seed=1, useful=False)
     wrong = np.flatnonzero(views.logits.argmax(axis=1) != y)
     right = np.setdiff1d(np.arange(1500), wrong)

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, metrics, read_views
 from recal.calibrators import CalibrationEnsemble, ViewAveraging, ensemble
 from recal.calibrators.samples import Samples
-from recal.calibrators.stacking import Refinement, StackData, can_fit
+from recal.calibrators.view_selection import Refinement, StackData, can_fit
 from recal.errors import FewSamplesWarning
 from recal.maps.arrays import softmax
 from recal.transforms import Named

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from recal import TemperatureScaling
 from recal.calibrators import GaussianProcessCalibration, OrderPreserving
-from recal.calibrators.shared_functions import OrderNetwork
+from recal.calibrators.order_preserving import OrderNetwork
 from recal.maps.arrays import log_softmax
 from recal.maps.scaling import GapNetwork, unpack
 from tests.problems import logits_and_labels, nll
