@@ -27,7 +27,6 @@ from recal import (
     evaluate,
     save,
 )
-from recal.collecting.local import passes_of
 from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
 from recal.errors import FewSamplesWarning, MissingExtraError
@@ -118,7 +117,7 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
         }
     shares = {name: float(decisions[name].accept(*pair).mean()) for name, pair in tested.items()}
     chosen.decision_ = decisions["default"].rule
-    passes = float(passes_of(chosen, new.logits).mean())
+    passes = float(chosen.map_.passes(new.logits).mean())
     compared = compare_probs(
         {name: tested[name][0] for name in ("uncalibrated", "default")},
         labels[test],

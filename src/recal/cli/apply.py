@@ -134,7 +134,7 @@ def _answer_views(
     calibrator: Any, calibration: Path, file: Path, inputs: opt.Inputs, *, force: bool
 ) -> tuple[Predictions, Any]:
     """Calibrate the views in a file; return the answers, and the groups of the views."""
-    from recal.collecting.local import Predictions, passes_of
+    from recal.collecting.local import Predictions
     from recal.maps.base import Map
     from recal.maps.guard import answer_views
 
@@ -149,7 +149,7 @@ def _answer_views(
             probs, confidences = answer_views(calibrator, views, kept=calibrator.keeps_answers)
         else:
             probs, confidences = calibrator.predict_both(views)
-            passes, n_fitted = passes_of(calibrator, views.logits), calibrator.fitted_rows(views)
+            passes, n_fitted = calibrator.map_.passes(views.logits), calibrator.fitted_rows(views)
     labels, classes, logits = views.labels, views.classes, views.logits
     found = Predictions(probs, labels, classes, passes, confidences, n_fitted, logits=logits)
     return found, views.groups

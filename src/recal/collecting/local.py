@@ -313,12 +313,6 @@ class Predictions:
         return None if self.passes is None or not len(self.passes) else float(self.passes.mean())
 
 
-def passes_of(calibrator: Calibrator, logits: Floats) -> NDArray[np.int64]:
-    """Return the number of forward passes for each sample, (n_samples,)."""
-    views = len(calibrator.needed_transforms())
-    return 1 + views * np.asarray(calibrator.map_.needs_views(logits)).astype(np.int64)
-
-
 def profile_of(calibrator: Any) -> Profile:
     """Return the profile of a calibrator; refuse a calibrator without one."""
     profile = getattr(calibrator, "profile_", None)
@@ -420,6 +414,6 @@ class PredictionSink(Sink):
         rows = slice(result.start, result.start + len(result))
         groups = None if self.groups is None else self.groups[rows]
         probs, confidences = calibrator.predict_both(views, groups)
-        passes, n_known = passes_of(calibrator, logits), calibrator.fitted_rows(views)
+        passes, n_known = calibrator.map_.passes(logits), calibrator.fitted_rows(views)
         found = Predictions(probs, result.labels, None, passes, confidences, n_known, logits=logits)
         self.results[index] = found

@@ -159,9 +159,7 @@ def _run(calibrator: Calibrator | None, cut: _Cut, setup: Setup, split: int) -> 
             warnings.simplefilter("ignore", DependentRowsWarning)  # `compare` warns once of all
             fresh.fit(cut.fit)
         seconds = time.process_time() - began
-        if views := len(fresh.needed_transforms()):
-            # A gate spares confident inputs their views.
-            passes += views * float(np.mean(fresh.map_.needs_views(cut.test.logits)))
+        passes = float(fresh.map_.passes(cut.test.logits).mean())
         probs, confidences = fresh.predict_both(cut.test)
         keeps = fresh.keeps_accuracy
     result = evaluate(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recal.errors import InputError
 from recal.schema import Record
@@ -87,6 +88,10 @@ class Map(Record):
         """Return for each sample whether its views must be computed, (n_samples,)."""
         xp = namespace(logits)
         return xp.full((logits.shape[0],), bool(self.transforms), **_device(logits))
+
+    def passes(self, logits: Array) -> NDArray[np.int64]:
+        """Return the number of forward passes for each sample, (n_samples,)."""
+        return 1 + len(self.transforms) * np.asarray(self.needs_views(logits)).astype(np.int64)
 
     @property
     def n_classes(self) -> int | None:

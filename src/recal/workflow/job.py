@@ -23,7 +23,7 @@ from recal.checks import Floats, Labels
 from recal.clusters import row_names
 from recal.collecting.blocks import Job
 from recal.collecting.fingerprint import digest
-from recal.collecting.local import choose_engine, collect, open_source, passes_of
+from recal.collecting.local import choose_engine, collect, open_source
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
 from recal.collecting.pilot import join_views, read_finished, run_pilot
@@ -297,7 +297,7 @@ def _finish(
     if settings.keep_rows:
         kept = (fit_views, check_views) if settings.cross_fit else parts
         join_views(kept).write(folder / ROWS_OF_VIEWS)
-    passes = float(passes_of(fitted, check_views.logits).mean())
+    passes = float(fitted.map_.passes(check_views.logits).mean())
     made = "" if n_passes is None else f" This run made {n_passes:,} in all."
     return finish(
         fitted,
