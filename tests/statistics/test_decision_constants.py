@@ -12,24 +12,13 @@ import pytest
 from scipy.stats import norm
 
 from recal import AutoCalibration, TemperatureScaling, decide
-from recal.calibrators import ensemble
-from recal.decisions import curves, decide_each
+from recal.calibrators import auto, ensemble
 from recal.decisions.damage import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
 from tests.problems import logits_and_labels
 
 
 def two_columns(confidence):
     return np.column_stack([confidence, 1 - np.asarray(confidence)])
-
-
-@pytest.mark.parametrize(("confidence", "tail"), [(0.95, 0.025), (0.8, 0.1)])
-def test_the_interval_of_a_gain_has_the_confidence_of_the_decision(monkeypatch, confidence, tail):
-    shares = np.stack([np.zeros(201), np.linspace(0, 1, 201)])
-    monkeypatch.setattr(curves, "_resampled_shares", lambda *rest: shares)
-    sure = np.linspace(0.99, 0.5, 300)
-    methods = {"one": two_columns(sure), "two": two_columns(sure)}
-    gain = decide_each(methods, np.zeros(300, int), risk=0.1, confidence=confidence).gains["two"]
-    assert gain.interval == pytest.approx((tail, 1 - tail))
 
 
 def condition(
@@ -142,7 +131,7 @@ def test_a_member_with_95_per_cent_of_the_weight_is_taken_alone(weight, alone):
     fitted = SimpleNamespace(
         weights={"ts": weight}, members={"ts": member}, plan=None, losses={"ts": np.ones(2)}
     )
-    chosen, _ = ensemble._simplest(whole, fitted)
+    chosen, _ = auto._simplest(whole, fitted)
     assert (chosen is member) is alone
 
 

@@ -81,7 +81,6 @@ def judge_and_decide(views: recal.Views, probs: Floats, y: NDArray[np.int64]) ->
     assert_type(table, Comparison)
     decision = recal.decide(probs, y, risk=0.01, confidence=0.95)
     assert_type(decision, decisions.Decision)
-    assert_type(decisions.decide_each({"ts": probs}, y, risk=0.05), decisions.Decisions)
     assert_type(recal.prediction_sets(probs, y, coverage=0.9), decisions.PredictionSets)
     groups = recal.group(views.logits, views.transformed("zoom:0.5"))
     return bool(np.any(groups == recal.Group.CHANGED_ROSE))

@@ -10,11 +10,8 @@ from .cascade import (
     plan_cascade as plan_cascade,
 )
 from .curves import (
-    Decisions as Decisions,
-    Gain as Gain,
     GroupRisk as GroupRisk,
     RiskCurve as RiskCurve,
-    decide_each as decide_each,
     risk_by_group as risk_by_group,
     risk_curve as risk_curve,
 )

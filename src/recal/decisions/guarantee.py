@@ -184,11 +184,6 @@ class JudgedAnswers:
     def __len__(self) -> int:
         return len(self.confidence)
 
-    def take(self, rows: Counts, clusters: Counts | None = None) -> JudgedAnswers:
-        """Return some rows, with new cluster numbers."""
-        confidence, wrong, group = self.confidence[rows], self.wrong[rows], self.group[rows]
-        return replace(self, confidence=confidence, wrong=wrong, group=group, clusters=clusters)
-
     def parts(self) -> list[Evidence]:
         """Return the predictions of each group."""
         order = np.argsort(self.group, kind="stable")

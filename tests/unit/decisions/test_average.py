@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import BaseEstimator
 
 from recal import SignalCalibration, Views, decide
-from recal.decisions import decide_crossfitted, decide_each, risk_curve
+from recal.decisions import decide_crossfitted, risk_curve
 from recal.decisions.certify import kept_on_average, on_average, ranked
 from recal.decisions.crossfit import crossfitted
 from recal.errors import DependentRowsWarning, InputError
@@ -90,7 +90,7 @@ def test_more_mistakes_than_the_risk_are_explained():
     assert clustered.note_on(*count) == "", "rows of a cluster are not independent"
 
 
-def test_groups_comparisons_costs_and_curves_take_the_promise():
+def test_groups_costs_and_curves_take_the_promise():
     rng = np.random.default_rng(2)
     confidence, right = graded(800, rng)
     groups = rng.choice(["a", "b"], 800)
@@ -99,12 +99,12 @@ def test_groups_comparisons_costs_and_curves_take_the_promise():
         rows = groups == part.name
         alone = decide(confidence[rows], right[rows], risk=0.1, guarantee="average")
         assert part.threshold == alone.threshold, "averages share no error probability"
-    each = decide_each({"one": confidence}, right, risk=0.1, guarantee="average", draws=0)
+    alone = decide(confidence, right, risk=0.1, guarantee="average")
     curve = risk_curve(confidence, right, risks=(0.1,), guarantee="average")
-    assert curve.thresholds == each["one"].thresholds
+    assert curve.thresholds == alone.thresholds
     costs = {"cost_error": 10.0, "cost_review": 1.0, "guarantee": "average"}
     cheapest = decide(confidence, right, **costs)
-    assert 0 < cheapest.n_accepted <= each["one"].n_accepted
+    assert 0 < cheapest.n_accepted <= alone.n_accepted
     assert cheapest.cost < 1.0
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recal import DecisionRule, decide, load, save
-from recal.decisions import decide_each, risk_by_group, risk_curve
+from recal.decisions import risk_by_group, risk_curve
 from recal.decisions.certify import chance_of_so_few, one_row_per_cluster
 from recal.errors import GroupRiskWarning, InputError, UnseenGroupsWarning
 from recal.metrics.intervals import rate_interval
@@ -217,21 +217,15 @@ def test_one_row_of_each_cluster_is_drawn_whatever_its_size():
     assert sorted(confidence[order][again]) == sorted(confidence[rows])
 
 
-def test_comparisons_and_curves_take_groups_and_clusters():
-    confidence, right, clusters = clustered(800, 5, 12)
-    groups = np.where(clusters < 400, "a", "b")
-    decisions = decide_each(
-        {"one": confidence, "two": confidence**2},
-        right,
-        risk=0.1,
-        groups=groups,
-        clusters=clusters,
-        draws=20,
-    )
-    assert decisions["one"].n_accepted == decisions["two"].n_accepted
-    assert decisions.gains["two"].interval == (0.0, 0.0)
-    curve = risk_curve(confidence, right, risks=(0.1,), clusters=clusters)
-    assert curve.thresholds == decide(confidence, right, risk=0.1, clusters=clusters).thresholds
+def test_a_curve_holds_what_decide_finds_at_each_risk():
+    for confidence, right, clusters in (clustered(800, 5, 12), (*graded(800, 12), None)):
+        curve = risk_curve(confidence, right, risks=(0.05, 0.1, 0.2), clusters=clusters)
+        for index, risk in enumerate(curve.risks):
+            found = decide(confidence, right, risk=risk, clusters=clusters)
+            assert curve.thresholds[index] == found.threshold
+            assert curve.coverage[index] == found.coverage
+            assert curve.intervals[index] == pytest.approx(found.interval)
+            assert curve.seen[index] >= curve.coverage[index]
 
 
 def test_groups_and_clusters_are_one_per_sample():
