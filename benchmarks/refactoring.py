@@ -171,7 +171,7 @@ def predictions() -> dict[str, np.ndarray]:
     """
     arrays = {}
     for case, train, test in cases():
-        for name, class_name in calibrators.short_names().items():
+        for name, class_name in calibrators.METHODS.items():
             if name in _SLOW and case in ("long", "k40"):
                 continue
             method = getattr(calibrators, class_name)

@@ -83,7 +83,7 @@ def write_reference() -> None:
     }
     homes |= {
         f"calibrators.{name}": "calibrators"
-        for name in recal.calibrators._HOMES
+        for name in recal.calibrators.__all__
         if name not in homes
     }
     homes |= {

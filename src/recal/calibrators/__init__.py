@@ -1,66 +1,51 @@
 """Each kind of method has its own file; code that several methods share is in `solvers`.
 
-`CALIBRATORS` is the family that the command line, the loader and the contract tests read, in the
-order listed here. A new method is one file, one line here and one in `__init__.pyi`, which lists
-the same names for type checkers. `find_method` and `name_of` translate the short names of the
-command line and of tables, such as `svs (kept)`.
+`METHODS` names the family that the command line, the loader and the contract tests read. A new
+method is one file, one line here and one in `__init__.pyi`, from which names load on first use.
+`find_method` and `name_of` translate the short names of the command line and of tables, such as
+`svs (kept)`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recal.calibrators.base import Calibrator
 from recal.errors import InputError
+from recal.lazy import lazy_names
 
-# Each method with its short name, known before its code is loaded, and the module of this folder
-# that defines it.
-_HOMES = {
-    "AutoCalibration": ("auto", "auto"),
-    "BayesianBinning": ("bbq", "binning"),
-    "BetaCalibration": ("beta", "logistic"),
-    "CalibrationEnsemble": ("ensemble", "ensemble"),
-    "DirichletCalibration": ("dir-odir", "scaling"),
-    "EnsembleTemperatureScaling": ("ets", "temperature"),
-    "GaussianProcessCalibration": ("gp", "gaussian_process"),
-    "HistogramBinning": ("histogram", "binning"),
-    "IsotonicCalibration": ("isotonic", "isotonic"),
-    "IsotonicMulticlass": ("irm", "isotonic"),
-    "IsotonicOneVsAll": ("irova-ts", "isotonic"),
-    "MatrixScaling": ("ms-odir", "scaling"),
-    "MutualInformationBinning": ("imax", "binning"),
-    "OrderPreserving": ("iop", "order_preserving"),
-    "PlattScaling": ("platt", "logistic"),
-    "ReCal": ("recal", "recal"),
-    "SplineCalibration": ("spline", "isotonic"),
-    "StructuredMatrixScaling": ("sms", "scaling"),
-    "StructuredVectorScaling": ("svs", "scaling"),
-    "TemperatureScaling": ("ts", "temperature"),
-    "VectorScaling": ("vs", "scaling"),
-    "VennAbers": ("venn-abers", "isotonic"),
-    "ViewAveraging": ("tta", "stacking"),
-    "ViewStacking": ("stack", "stacking"),
+if TYPE_CHECKING:
+    from recal.calibrators.base import Calibrator
+
+_load, __dir__, __all__ = lazy_names(__name__, __file__)
+# The class of each method by its short name, known before its code is loaded.
+METHODS = {
+    "auto": "AutoCalibration",
+    "bbq": "BayesianBinning",
+    "beta": "BetaCalibration",
+    "ensemble": "CalibrationEnsemble",
+    "dir-odir": "DirichletCalibration",
+    "ets": "EnsembleTemperatureScaling",
+    "gp": "GaussianProcessCalibration",
+    "histogram": "HistogramBinning",
+    "isotonic": "IsotonicCalibration",
+    "irm": "IsotonicMulticlass",
+    "irova-ts": "IsotonicOneVsAll",
+    "ms-odir": "MatrixScaling",
+    "imax": "MutualInformationBinning",
+    "iop": "OrderPreserving",
+    "platt": "PlattScaling",
+    "recal": "ReCal",
+    "spline": "SplineCalibration",
+    "sms": "StructuredMatrixScaling",
+    "svs": "StructuredVectorScaling",
+    "ts": "TemperatureScaling",
+    "vs": "VectorScaling",
+    "venn-abers": "VennAbers",
+    "tta": "ViewAveraging",
+    "stack": "ViewStacking",
 }
-# Reads signals of answers, not logits: it is saved like the others, but does not belong to
-# `CALIBRATORS`.
-_OF_SIGNALS = {"SignalCalibration": "signals", "PanelCalibration": "panel"}
-__all__ = ["CALIBRATORS", "Calibrator", "calibrator_named", *_HOMES, *_OF_SIGNALS]
-
-CALIBRATORS: tuple[type[Calibrator], ...]
-
-
-def calibrator_named(name: str) -> type[Calibrator] | None:
-    """Return one method of the family by its class's name, without loading the others."""
-    home = _HOMES[name][1] if name in _HOMES else _OF_SIGNALS.get(name)
-    return None if home is None else getattr(import_module(f"{__name__}.{home}"), name)
-
-
-def short_names() -> dict[str, str]:
-    """Return each method's short name with the name of its class."""
-    return {short: name for name, (short, _) in _HOMES.items()}
 
 
 def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
@@ -74,12 +59,11 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
     >>> find_method("svs (kept)")
     (<class 'recal.calibrators.scaling.StructuredVectorScaling'>, {'answers': 'kept'})
     """
-    by_name = short_names()
     match = re.fullmatch(r"\s*([^\s(:]+)\s*(?:\(\s*(\w+)\s*\)|:(\w+))?\s*", name)
     plain, answers = (match[1], match[2] or match[3]) if match else (name, None)
-    if plain not in by_name:
-        raise InputError(f"There is no method {name!r}; the methods are {', '.join(by_name)}.")
-    method = calibrator_named(by_name[plain])
+    if plain not in METHODS:
+        raise InputError(f"There is no method {name!r}; the methods are {', '.join(METHODS)}.")
+    method = _load(METHODS[plain])
     if answers is None:
         return method, {}
     if answers not in ("kept", "free") or "answers" not in inspect.signature(method).parameters:
@@ -106,11 +90,5 @@ def name_of(calibrator: Calibrator) -> str:
 
 def __getattr__(name: str) -> Any:
     if name == "CALIBRATORS":
-        return tuple(calibrator_named(method) for method in _HOMES)
-    if method := calibrator_named(name):
-        return method
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+        return tuple(map(_load, METHODS.values()))
+    return _load(name)

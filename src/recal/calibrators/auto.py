@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
@@ -58,8 +58,6 @@ class AutoCalibration(MixedCalibrator):
     >>> auto.choice_
     'ensemble'
     """
-
-    short_name: ClassVar[str] = "auto"
 
     calibrator_: Calibrator = from_fit()
     choice_: str = from_fit()

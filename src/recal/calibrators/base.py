@@ -2,7 +2,7 @@
 line in the family.
 
 class MyMethod(Calibrator):
-    short_name = "mine"            # its name on the command line
+    short_name = "mine"            # its name in tables; METHODS lists those of recal's own
     keeps_accuracy = True          # whether predict() always returns the model's own prediction
 
     penalty: Strength = 1.0        # a parameter of the constructor; the annotation says what is allowed
@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, dataclass_tran
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from recal.calibrators import METHODS
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
 from recal.calibrators.samples import Samples, as_views, check_samples, refuse_fractions
 from recal.checks import (
@@ -214,6 +215,12 @@ class Calibrator(Estimator, ABC):
     profile_: Annotated[Any, Instance("Profile")] = from_fit()
     preprocessing_: Preprocessing = from_fit()
     group_offsets_: GroupOffsets = from_fit()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for short_name, name in METHODS.items():
+            if cls.__name__ == name:
+                cls.short_name = short_name
 
     def fit(
         self,

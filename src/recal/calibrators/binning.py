@@ -46,8 +46,6 @@ class HistogramBinning(GuardedCalibrator):
     [[0.17, 0.83], [0.17, 0.83]]
     """
 
-    short_name = "histogram"
-
     n_bins: Count | None = None
     penalty: NotNegative = 1.0
 
@@ -102,8 +100,6 @@ class BayesianBinning(GuardedCalibrator):
     >>> bool(BayesianBinning().fit(log_odds, right.astype(int)).predict_confidence([5.0]) < 0.9)
     True
     """
-
-    short_name = "bbq"
 
     penalty: NotNegative = 1.0
 
@@ -206,8 +202,6 @@ class MutualInformationBinning(GuardedCalibrator):
     >>> len(MutualInformationBinning(n_bins=8).fit(logits, y).map_.edges)
     7
     """
-
-    short_name = "imax"
 
     n_bins: Count = 15
     penalty: NotNegative = 1.0

@@ -160,8 +160,6 @@ class CalibrationEnsemble(MixedCalibrator):
     1.0
     """
 
-    short_name: ClassVar[str] = "ensemble"
-
     map_: Mixture = from_fit()
     reason_: str = from_fit()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
@@ -178,8 +178,6 @@ class GaussianProcessCalibration(GuardedCalibrator):
     >>> model.map_.draws.shape  # draws of the function, by inducing points
     (32, 16)
     """
-
-    short_name: ClassVar[str] = "gp"
 
     random_state: RandomState = 0
 

@@ -5,7 +5,7 @@ of Venn-Abers; and a spline, whose slope is the confidence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import scipy
@@ -47,8 +47,6 @@ class IsotonicCalibration(GuardedCalibrator):
     array([[0.3, 0.7]])
     """
 
-    short_name = "isotonic"
-
     penalty: NotNegative = 1.0
 
     map_: Lines = from_fit()
@@ -83,8 +81,6 @@ class IsotonicOneVsAll(IsotonicCalibration):
     >>> round(model.map_.beta, 2)
     0.27
     """
-
-    short_name = "irova-ts"
 
     def _first_beta(self, logits: Floats, labels: Labels) -> float:
         """Return the beta with the lowest Brier score, which the authors use before the curves.
@@ -132,7 +128,6 @@ class IsotonicMulticlass(Calibrator):
     [0, 0, 0, 1]
     """
 
-    short_name = "irm"
     keeps_accuracy = True
 
     penalty: NotNegative = 1.0
@@ -180,7 +175,6 @@ class SplineCalibration(Calibrator):
     True
     """
 
-    short_name = "spline"
     keeps_accuracy = True
 
     n_knots: Annotated[int, Number(2, whole=True)] = 6
@@ -238,8 +232,6 @@ class VennAbers(GuardedCalibrator):
     >>> low.round(3).tolist(), high.round(3).tolist()
     ([[0.0, 0.333]], [[0.667, 1.0]])
     """
-
-    short_name: ClassVar[str] = "venn-abers"
 
     map_: Brackets = from_fit()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy
@@ -44,8 +44,6 @@ class PlattScaling(GuardedCalibrator):
     >>> PlattScaling().fit(log_odds, [1, 1, 0, 0]).predict_proba([2.0]).round(2)
     array([[0.22, 0.78]])
     """
-
-    short_name: ClassVar[str] = "platt"
 
     penalty: NotNegative = 0.1
 
@@ -90,8 +88,6 @@ class BetaCalibration(GuardedCalibrator):
     >>> model.map_.coefficients.round(1).tolist()  # a, b and c of both classes
     [[3.6, 0.0], [0.0, 3.6], [6.2, -6.2]]
     """
-
-    short_name: ClassVar[str] = "beta"
 
     penalty: NotNegative = 0.1
     joint: bool = True

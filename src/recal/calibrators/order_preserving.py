@@ -133,7 +133,6 @@ class OrderPreserving(Calibrator):
     True
     """
 
-    short_name = "iop"
     keeps_accuracy = True
 
     n_ranks: Annotated[int, Number(2, whole=True)] = 10

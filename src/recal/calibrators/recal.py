@@ -214,7 +214,6 @@ class ReCal(Calibrator):
     True
     """
 
-    short_name: ClassVar[str] = "recal"
     keeps_accuracy: ClassVar[bool] = True
     needs_views: ClassVar[bool] = True
 

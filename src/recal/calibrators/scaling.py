@@ -58,7 +58,6 @@ class VectorScaling(GuardedCalibrator):
     array([[0.79, 0.21]])
     """
 
-    short_name: ClassVar[str] = "vs"
     takes_weights: ClassVar[bool] = True
 
     penalty: Strength = 1e-7
@@ -94,8 +93,6 @@ class StructuredVectorScaling(GuardedCalibrator):
     ([1.11, 0.95], [-0.12, 0.12])
     """
 
-    short_name: ClassVar[str] = "svs"
-
     map_: StructuredAffine = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
@@ -126,8 +123,6 @@ class StructuredMatrixScaling(GuardedCalibrator):
     >>> StructuredMatrixScaling().fit(2.0 * np.eye(3), [0, 1, 2]).map_.weights.shape
     (3, 3)
     """
-
-    short_name: ClassVar[str] = "sms"
 
     map_: StructuredLinear = from_fit()
 
@@ -250,7 +245,6 @@ class MatrixScaling(GuardedCalibrator):
     (5, 3, 3)
     """
 
-    short_name: ClassVar[str] = "ms-odir"
     features: ClassVar[Literal["logits", "log-probabilities"]] = "logits"
 
     penalty: Strength | Sequence[Strength] | None = None
@@ -314,5 +308,4 @@ class DirichletCalibration(MatrixScaling):
     True
     """
 
-    short_name: ClassVar[str] = "dir-odir"
     features: ClassVar[Literal["logits", "log-probabilities"]] = "log-probabilities"

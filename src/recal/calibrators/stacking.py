@@ -75,7 +75,6 @@ class ViewStacking(GuardedCalibrator):
     ['flip']
     """
 
-    short_name: ClassVar[str] = "stack"
     reads_views: ClassVar[bool] = True
 
     answers: Answers = "kept"
@@ -233,7 +232,6 @@ class ViewAveraging(GuardedCalibrator):
     [[0.69, 0.31], [0.158, 0.842]]
     """
 
-    short_name = "tta"
     needs_views = True
 
     map_: ViewMean = from_fit()

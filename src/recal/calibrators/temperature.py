@@ -43,7 +43,6 @@ class TemperatureScaling(Calibrator):
     3.641
     """
 
-    short_name: ClassVar[str] = "ts"
     keeps_accuracy: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
     map_: Temperature = from_fit()
@@ -88,7 +87,6 @@ class EnsembleTemperatureScaling(Calibrator):
     [0.48, 0.27, 0.25]
     """
 
-    short_name = "ets"
     keeps_accuracy = True
 
     map_: TemperatureMixture = from_fit()

@@ -91,10 +91,10 @@ def compare(
 
 def method_names(text: str | None, views: Any) -> list[str]:
     """Return the short names in a list; `all` means every method, None the usual ones."""
-    from recal.calibrators import short_names
+    from recal.calibrators import METHODS
     from recal.comparison.run import usual_methods
 
     names = split_names(text)
     if names is None:
         return list(usual_methods(views))
-    return list(short_names()) if names == ["all"] else names
+    return list(METHODS) if names == ["all"] else names

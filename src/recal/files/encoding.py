@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from recal.errors import FileError, InputError
 from recal.files.paths import allowance
-from recal.maps import map_named
 from recal.schema import check, parameter_kinds
 from recal.transforms import Named, Transform, as_transform
 
@@ -39,39 +38,43 @@ _MAX_DEPTH = 40
 # The dtypes that a file may hold.
 DTYPES = {"bool", "float16", "float32", "float64"}
 DTYPES |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-# The dataclasses that a file may hold besides maps, and their modules. They check their own fields.
+# The maps and other dataclasses that a file may hold, by module. They check their own fields.
 _RECORDS = {
-    **dict.fromkeys(("Plan", "Step"), "maps.steps"),
-    "Blend": "maps.blend",
-    **dict.fromkeys(("Normalize", "Preprocessing"), "transforms.preprocessing"),
-    "GroupOffsets": "calibrators.group_offsets",
-    "CascadeRule": "decisions.cascade",
-    "DecisionRule": "decisions.rule",
-    "Following": "decisions.damage",
-    "Iteration": "calibrators.recal",
-    "PredictionSets": "decisions.sets",
-    "Profile": "decisions.profiles",
-    "PanelTable": "calibrators.panel_answers",
-    "SignalTable": "calibrators.signal_table",
+    "maps.scaling": "Temperature TemperatureMixture Affine StructuredAffine Linear "
+    "StructuredLinear LatentFunction GapNetwork",
+    "maps.curves": "Lines SharedLine Steps Bins InformativeBins Brackets TopLine "
+    "LogisticCurves BetaCurves",
+    "maps.blend": "Blend ViewMean Mixture",
+    "maps.signals": "SignalEncoding SignalMap PanelStage PanelMap",
+    "maps.steps": "Plan Step",
+    "transforms.preprocessing": "Normalize Preprocessing",
+    "calibrators.group_offsets": "GroupOffsets",
+    "calibrators.panel_answers": "PanelTable",
+    "calibrators.recal": "Iteration",
+    "calibrators.signal_table": "SignalTable",
+    "decisions.cascade": "CascadeRule",
+    "decisions.damage": "Following",
+    "decisions.profiles": "Profile",
+    "decisions.rule": "DecisionRule",
+    "decisions.sets": "PredictionSets",
 }
+_HOMES = {name: home for home, names in _RECORDS.items() for name in names.split()}
 
 
 def record_named(name: Any) -> type[Any] | None:
     """Return the map or record of this name without loading the others, or None if files cannot
     hold it.
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name not in _HOMES:
         return None
-    if name in _RECORDS:
-        return getattr(import_module(f"recal.{_RECORDS[name]}"), name)
-    return map_named(name)
+    return getattr(import_module(f"recal.{_HOMES[name]}"), name)
 
 
 def stored_calibrator(name: Any) -> type[Any] | None:
     """Return the calibrator of this name, or None."""
-    return (
-        import_module("recal.calibrators").calibrator_named(name) if isinstance(name, str) else None
-    )
+    calibrators = import_module("recal.calibrators")
+    is_stored = isinstance(name, str) and name in calibrators.__all__ and name != "Calibrator"
+    return getattr(calibrators, name) if is_stored else None
 
 
 class Encoder:
