@@ -1,4 +1,5 @@
-"""Kernels over rows: softmax, series of log-odds, and the sums that a fit of stacking needs.
+"""Kernels over rows: softmax, series of log-odds, the sums that a fit of stacking needs, and the
+scores that metrics read.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other,
 so a row's result has the same bits in every batch. `recal.engine.over_rows` runs kernels on all cores.
@@ -390,3 +391,30 @@ def first_order(out, start, stop, probs, features, candidates, used, labels, row
                 for u in range(m):
                     total = weighted_product(probs[i], row, features[used[u], i])
                     out[chunk, c, 2 + u] += share * (total - mean * means[u])
+
+
+@kernel(fastmath=FAST)
+def score_rows(probs, start, stop, labels, tolerance, confidence, correct, own, brier, valid):  # type: ignore[no-untyped-def]
+    """Fill confidence, correctness, the label's probability and the Brier score of each row.
+
+    `valid` says which rows are probabilities: all in [0, 1], and a sum of 1. Comparisons with NaN
+    are false, so a row that holds one is not valid.
+    """
+    for i in range(start, stop):
+        row, label = probs[i], labels[i]
+        top = low = np.float64(row[0])
+        total = squares = 0.0
+        for j in range(len(row)):
+            value = np.float64(row[j])
+            top = value if value > top else top
+            low = value if value < low else low
+            total += value
+            squares += value * value
+        truth = np.float64(row[label])
+        right = truth == top
+        if right:  # among ties, the first class is the prediction
+            for j in range(label):
+                right = right and row[j] < top
+        confidence[i], correct[i], own[i] = top, right, truth
+        brier[i] = squares - 2.0 * truth + 1.0
+        valid[i] = low >= 0.0 and top <= 1.0 and abs(total - 1.0) <= tolerance

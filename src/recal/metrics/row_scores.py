@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,8 @@ from recal.checks import (
     check_probs,
     is_graded,
 )
+from recal.engine import SMALL, over_rows
+from recal.engine import rows as kernels
 
 Classes = Sequence[Any] | NDArray[Any] | None
 
@@ -105,22 +107,19 @@ def score_labelled(
 ) -> RowScores:
     """Score probabilities of every class, and refuse them if they are none."""
     n, n_classes = probs.shape
-    confidence, own, brier = np.empty((3, n))
-    correct, valid = np.empty((2, n), np.bool_)
-    size = max(1, 100_000 // n_classes)  # intermediate arrays stay in the cache
-    # numpy adds up short rows one by one, and columns with vector instructions.
-    layout: Literal["C", "F"] = "F" if n_classes < 200 else "C"
-    for start in range(0, n, size):
-        part = slice(start, start + size)
-        values = np.array(probs[part], np.float64, order=layout)
-        top, truth = values.max(axis=1), values[np.arange(len(values)), labels[part]]
-        right = truth == top
-        tied = np.flatnonzero((values == top[:, None]).sum(axis=1) > 1)
-        right[tied] = values[tied].argmax(axis=1) == labels[part][tied]
-        valid[part] = np.abs(values.sum(axis=1) - 1.0) <= SUM_TOLERANCE
-        valid[part] &= (top <= 1.0) & (values.min(axis=1) >= 0.0)
-        confidence[part], own[part], correct[part] = top, truth, right
-        brier[part] = np.square(values, out=values).sum(axis=1) - 2.0 * truth + 1.0
+    if probs.size <= SMALL:
+        values, rows = np.asarray(probs, np.float64), np.arange(n)
+        confidence, own = values.max(axis=1, initial=0.0), values[rows, labels]
+        correct = values.argmax(axis=1) == labels
+        brier = np.square(values).sum(axis=1) - 2.0 * own + 1.0
+        valid = (np.abs(values.sum(axis=1) - 1.0) <= SUM_TOLERANCE) & (confidence <= 1.0)
+        valid &= values.min(axis=1, initial=0.0) >= 0.0
+    else:
+        # One block, because the system takes back several large ones, and clears them again.
+        confidence, own, brier = np.empty((3, n))
+        correct, valid = np.empty((2, n), np.bool_)
+        out = confidence, correct, own, brier, valid
+        over_rows(kernels.score_rows, np.ascontiguousarray(probs), labels, SUM_TOLERANCE, *out)
     if not (n and valid.all()):
         check_probs(probs)  # says what is wrong
     if confidences is not None:
