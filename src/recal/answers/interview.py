@@ -28,7 +28,8 @@ from recal.answers.scores import (
     row_ids,
 )
 from recal.errors import InputError
-from recal.files.tables import Table, reading, write_with_columns
+from recal.files.paths import file_errors
+from recal.files.tables import Table, write_with_columns
 from recal.schema import Number, check
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
@@ -56,7 +57,7 @@ class Template:
     @classmethod
     def read(cls, path: Path) -> Template:
         """Read a template; the file's name without its ending is the name of the view."""
-        with reading(path):
+        with file_errors(path, "read"):
             return cls(path.stem, path.read_text(encoding="utf-8").rstrip("\n"))
 
     def names(self) -> list[str]:

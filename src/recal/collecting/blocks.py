@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import Floats, Labels, check_classes, check_labels
 from recal.collecting.models.base import Model, as_logits
 from recal.collecting.sources import Batch, Source, digest_inputs
-from recal.errors import FileError, InputError, RecalError, blame
+from recal.errors import InputError, RecalError, blame
+from recal.files.paths import file_errors
 from recal.maps.base import Map
 from recal.transforms import BuiltIn, Transform
 from recal.transforms.preprocessing import Outputs, Preprocessing
@@ -278,13 +279,11 @@ class MemorySink(ViewsSink):
         super().__init__(job, source, classes)
         self.target = target
         if target is not None:
-            try:  # fail now rather than after hours of work
+            with file_errors(target, "write"):  # fail now rather than after hours of work
                 target.parent.mkdir(parents=True, exist_ok=True)
                 probe = target.with_name(f".{target.name}.probe")
                 probe.touch()
                 probe.unlink()
-            except OSError as error:
-                raise FileError(f"Cannot write {target}: {error.strerror or error}.") from error
 
     def take(self, index: int, result: Block) -> None:
         self.check(result)

@@ -9,8 +9,8 @@ of one job give the same bytes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,28 +22,20 @@ from recal.collecting.fingerprint import digest
 from recal.collecting.sources import Source, digest_inputs
 from recal.errors import FileError, InputError
 from recal.files import zarr_views
-from recal.files.paths import folder_lock
+from recal.files.paths import file_errors, folder_lock
 from recal.files.views import LEDGER_FILE, read_views
 from recal.files.zarr_views import Ledger, block_record, open_layers, read_ledger
 from recal.views import Views
 
 _REMEDY = "Choose another name, or pass resume=False (--force) to start over and replace it"
+_RESUME = (
+    " Finished blocks are kept: free some space (or fix the cause) and run the same command again "
+    "to resume."
+)
 
 
 class OtherJobError(InputError):
     """A store holds the views of another model, other inputs or other options."""
-
-
-@contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    """Turn a file system error into an error that says how to resume."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError(
-            f"Cannot write {target}: {error.strerror or error}. Finished blocks are kept: "
-            "free some space (or fix the cause) and run the same command again to resume."
-        ) from error
 
 
 class StoreSink(ViewsSink):
@@ -89,7 +81,7 @@ class StoreSink(ViewsSink):
 
     def __enter__(self) -> Self:
         # An error releases the lock here, because __exit__ is not called.
-        with _writing(self.target), self._lock:
+        with file_errors(self.target, "write", _RESUME), self._lock:
             self._open()
             self._lock = self._lock.pop_all()
         return self
@@ -194,7 +186,7 @@ class StoreSink(ViewsSink):
             return
         if self._ledger.end is not None:
             raise self._other_inputs(index)  # more batches than the finished store has
-        with _writing(self.target):
+        with file_errors(self.target, "write", _RESUME):
             self._ledger.write_block(index, layers, inputs=result.inputs, labels=labels)
             self._ledger.add_line(index)
 
@@ -219,7 +211,7 @@ class StoreSink(ViewsSink):
         if ledger.end is None:
             blocks = ledger.blocks
             about = self.about_rows(blocks[index].get("labels") for index in sorted(blocks))
-            with _writing(self.target):
+            with file_errors(self.target, "write", _RESUME):
                 logits, *layers = open_layers(ledger)
                 ledger.finish(Views.unread(logits, dict(zip(self.job.transforms, layers)), **about))
         return read_views(self.target)

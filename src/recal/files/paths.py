@@ -12,6 +12,7 @@ its size are always allowed. Logits, images, sounds and tables stay far below th
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import json
 import math
@@ -75,6 +76,19 @@ def docs_dir() -> Path:
 
 
 @contextmanager
+def file_errors(path: str | os.PathLike[str], what: str, remedy: str = "") -> Iterator[None]:
+    """Turn errors of the file system, of decoding and of CSV into a FileError that names the file.
+
+    `what` is "read" or "write".
+    """
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"Cannot {what} {path}: {reason}.{remedy}") from error
+
+
+@contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, and rename it when the block ends without an error.
 
@@ -93,21 +107,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(local_path(path)))  # follow links
     partial, folder_existed = partial_name(target), target.parent.exists()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        with partial.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, partial)
-        os.replace(partial, target)
-        sync_folder(target.parent)
-    except OSError as error:
-        raise FileError(
-            f"Cannot write {path}: {error.strerror or error}. No files were written."
-        ) from error
+        with file_errors(path, "write", " No files were written."):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.is_dir():
+                raise IsADirectoryError(21, "it is a folder")
+            with partial.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, partial)
+            os.replace(partial, target)
+            sync_folder(target.parent)
     finally:
         if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
@@ -192,29 +203,23 @@ class Journal:
         """
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         content = lines.encode()
-        try:
-            with self.path.open("ab+") as file:
-                lock(file.fileno())
-                file.seek(0, os.SEEK_END)
-                if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                    content = b"\n" + content  # after a line that a kill cut off
-                file.write(content)
-                file.flush()
-                if sync:
-                    os.fsync(file.fileno())
-        except OSError as error:
-            raise FileError(f"Cannot write {self.path}: {error.strerror or error}.") from error
+        with file_errors(self.path, "write"), self.path.open("ab+") as file:
+            lock(file.fileno())
+            file.seek(0, os.SEEK_END)
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                content = b"\n" + content  # after a line that a kill cut off
+            file.write(content)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the records that were added since the last call, without incomplete lines."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._read)
-                content = file.read()
-        except FileNotFoundError:
+        if not self.path.exists():
             return
-        except OSError as error:
-            raise FileError(f"Cannot read {self.path}: {error.strerror or error}.") from error
+        with file_errors(self.path, "read"), self.path.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
         complete = content[: content.rfind(b"\n") + 1]  # another process may be writing the rest
         self._read += len(complete)
         for line in complete.splitlines():

@@ -13,7 +13,6 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from recal.checks import text_of
 from recal.errors import FileError, InputError, MissingExtraError
-from recal.files.paths import admit, replacing
+from recal.files.paths import admit, file_errors, replacing
 
 LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".csv", ".tsv", ".parquet", *LINES)
@@ -179,7 +178,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read the objects of a JSONL file."""
     rows = []
-    with reading(path), path.open(encoding="utf-8") as file:
+    with file_errors(path, "read"), path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -197,19 +196,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@contextmanager
-def reading(path: Path, remedy: str = "") -> Iterator[None]:
-    """Turn errors of the file system and of decoding into a FileError that names the file."""
-    try:
-        yield
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        problem = getattr(error, "strerror", None) or error
-        raise FileError(f"Cannot read {path}: {problem}.{remedy}") from error
-
-
 def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a CSV file; commas, semicolons or tabs separate its cells."""
-    with reading(path, " Save it as text in UTF-8, with commas between columns."):
+    with file_errors(path, "read", " Save it as text in UTF-8, with commas between columns."):
         text = path.read_text(encoding="utf-8-sig")
         first = text.partition("\n")[0]
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_separator(first)))

@@ -35,7 +35,14 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats
 from recal.errors import FileError, InputError
-from recal.files.paths import check_file, folder_lock, partial_name, replace_folder, replacing
+from recal.files.paths import (
+    check_file,
+    file_errors,
+    folder_lock,
+    partial_name,
+    replace_folder,
+    replacing,
+)
 from recal.files.views import LEDGER_FILE, OF_ROWS, details, row_parts
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
@@ -236,19 +243,17 @@ def write_folder(views: Views, target: Path) -> None:
     target = Path(os.path.realpath(target))
     partial = partial_name(target)
     try:
-        if target.exists() and not is_beginning(target):
-            try:
-                read_ledger(target)
-            except (OSError, ValueError):
-                raise FileExistsError(17, "it contains files that recal did not write") from None
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with folder_lock(target) if target.is_dir() else nullcontext():
-            _write_blocks(views, partial)
-            replace_folder(partial, target)
-    except OSError as error:
-        raise FileError(
-            f"Cannot write {target}: {error.strerror or error}. No files were written."
-        ) from error
+        with file_errors(target, "write", " No files were written."):
+            if target.exists() and not is_beginning(target):
+                try:
+                    read_ledger(target)
+                except (OSError, ValueError):
+                    problem = "it contains files that recal did not write"
+                    raise FileExistsError(17, problem) from None
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with folder_lock(target) if target.is_dir() else nullcontext():
+                _write_blocks(views, partial)
+                replace_folder(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recal.errors import FileError
-from recal.files.paths import folder_lock, read_json, replace_folder
+from recal.files.paths import file_errors, folder_lock, read_json, replace_folder
 
 CALIBRATION, PAGE, SUMMARY = "calibration.recal", "report.html", "summary.json"
 # The labelled rows, in the order fit, decide, check: `recal calibrate FOLDER --more` adds to them.
@@ -72,26 +72,21 @@ def publishing(out: Path, *, keep_previous: bool = False) -> Iterator[Path]:
     ledger, stay. With `keep_previous` the earlier results are kept in the folder `previous`.
     """
     work = folder_of_run(out)
-    try:
+    with file_errors(out, "write"):
         work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot write {out}: {error.strerror or error}.") from error
     refusal = f"Another run is writing {out} now; wait for it, or name another one."
     with folder_lock(work, refusal):
         try:
-            for name in _STORES:
-                if (out / name).exists() and not (work / name).exists():
-                    os.rename(out / name, work / name)
-            yield work
-            for path in work.glob(".*.part"):  # of a run that was killed while it wrote
-                path.unlink()
-            if out.is_dir():
-                _carry_over(out, work, keep_previous)
-            replace_folder(work, out)
-        except OSError as error:
-            raise FileError(
-                f"Cannot write {out}: {error.strerror or error}. It was not changed."
-            ) from error
+            with file_errors(out, "write", " It was not changed."):
+                for name in _STORES:
+                    if (out / name).exists() and not (work / name).exists():
+                        os.rename(out / name, work / name)
+                yield work
+                for path in work.glob(".*.part"):  # of a run that was killed while it wrote
+                    path.unlink()
+                if out.is_dir():
+                    _carry_over(out, work, keep_previous)
+                replace_folder(work, out)
         finally:
             if work.is_dir() and not any((work / name).exists() for name in _STORES):
                 shutil.rmtree(work, ignore_errors=True)

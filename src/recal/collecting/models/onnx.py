@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest, digest_file
 from recal.collecting.models.base import Model, in_pieces, to_dtype, to_numpy, with_channel
 from recal.errors import FileError, InputError, MissingExtraError
+from recal.files.paths import file_errors
 
 try:
     import onnx
@@ -47,10 +48,8 @@ def check_external_data(path: Path) -> None:
     """Refuse a model whose weights lie outside its own folder: a file must not make recal read
     other files.
     """
-    try:
+    with file_errors(path, "read"):
         content = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
     try:
         model = onnx.ModelProto.FromString(content)
         if not content:  # protobuf reads an empty file as a model without fields
