@@ -69,17 +69,14 @@ def page() -> str:
         if modality in EXAMPLES:
             parts.append(f"The examples begin with: {EXAMPLES[modality]}\n")
         if modality in USUAL:
-            where = f"`--pool auto`, or `--pool auto:{modality}`"
-            where += " where the inputs do not say what they are"
-            parts.append(f"Default pool ({where}):\n\n```text\n{USUAL[modality]}\n```\n")
+            parts.append(f"Default pool:\n\n```text\n{USUAL[modality]}\n```\n")
         parts += [section(kind) for kind in TRANSFORMS if kind.modality == modality]
     return "\n".join(parts)
 
 
 HEAD = """# Transformations
 
-`recal transforms` prints this list in a terminal, `recal transforms KIND` the details of one kind. The page is made by
-`python docs/make/transformations.py`.
+`recal transforms` prints this list, `recal transforms KIND` the details of one kind.
 
 A transformation keeps an input's label and removes or moves other information. How the model reacts shows how
 confident it should be. ReCal uses kinds that *lose* information; stacking prefers kinds that *keep* it. Each kind makes
@@ -96,22 +93,30 @@ an assumption about the task: check it before you choose.
 > | `zoom:0.8+flip` | both |
 >
 > The same text is typed after `--pool`, passed to `recal.pool(...)`, and stored as the names of views.
+
+`--pool auto` is the default pool of the kind of input; name it, such as `auto:image`, where the inputs do not say what they
+are. All kinds for images take the option `layout`, those for video, series and sound `axis`, and random ones `seed`. Pictures
+show the input as it is, then from weak to strong.
 """
 
 
 def section(kind: type[BuiltIn]) -> str:
     what = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split()).replace("``", "`")
     low, high = sorted((kind.strengths.weak, kind.strengths.strong))
-    useful = f"useful {low:g} to {high:g}, {kind.strengths.identity:g} changes nothing"
-    useful = useful if kind.has_strength else "no strength"
-    options = (
-        ", ".join(f"`{name}={_shown(value)}`" for name, value in kind.options().items()) or "none"
+    facts = ["keeps everything" if kind.keeps_information else "loses"]
+    if kind.has_strength:
+        useful = f"useful {low:g} to {high:g}"
+        facts.append(f"{useful}, {kind.strengths.identity:g} changes nothing")
+    shown_options = ", ".join(
+        f"`{name}={_shown(value)}`"
+        for name, value in kind.options().items()
+        if name not in ("layout", "axis", "seed")
     )
-    keeps = "keeps everything" if kind.keeps_information else "loses"
+    options = f" Options: {shown_options}." if shown_options else ""
     lines = [
         f"### {kind.kind}\n",
         f"{what}\n",
-        f"*{keeps}; {useful}.* Assumes that {kind.assumes}. Options: {options}.\n",
+        f"*{'; '.join(facts)}.* Assumes that {kind.assumes}.{options}\n",
     ]
     return "\n".join([*lines, shown(kind)])
 
@@ -120,7 +125,7 @@ def shown(kind: type[BuiltIn]) -> str:
     """The kind at work: a picture, or what it makes of the section's example."""
     if kind.modality in ("image", "video", "series", "audio"):
         names = ", ".join(str(t) for t in examples(kind))
-        return f"![As it is, then {names}](images/transformations/{kind.kind}.png)\n"
+        return f"![{names}](images/transformations/{kind.kind}.png)\n"
     middle = examples(kind)[1]
     if kind.modality == "text":
         return f"`{middle}`: *{middle([TEXT])[0]}*\n"

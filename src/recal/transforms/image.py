@@ -495,7 +495,7 @@ class RandomPixels(ImageTransform):
 
 @dataclass(frozen=True)
 class Flip(ImageTransform):
-    """Mirror left to right. It has no strength: its spec is `flip`.
+    """Mirror left to right; written `flip`, without a strength.
 
     Examples
     --------
@@ -565,7 +565,7 @@ class ZoomIn(Resampled):
 
     kind = "zoomin"
     assumes = (
-        "the object's telling parts do not lie at the border, nor does its size tell its label"
+        "what identifies the object is not at the border, and its size does not determine its label"
     )
     keeps_information = True
     strengths = Strengths(1.05, 1.3, identity=1, domain=(1, 10))

@@ -289,8 +289,7 @@ class Quieter(SeriesTransform):
 
 @dataclass(frozen=True)
 class Noise(SeriesTransform):
-    """Add white noise at a signal-to-noise ratio of `snr` decibels, measured over each sound; 100
-    changes nothing.
+    """Add white noise at a signal-to-noise ratio of `snr` decibels, measured over each sound.
 
     The noise follows from `seed` and the sound itself. Silence stays silent, and whole numbers are
     clipped.

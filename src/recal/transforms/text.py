@@ -69,7 +69,7 @@ class DropTokens(TokenTransform):
     """
 
     kind = "tokendrop"
-    assumes = "the label does not rest on single words; a lost 'not' turns a sentence round"
+    assumes = "the label does not rest on single words; a lost 'not' reverses a sentence"
 
     share: float
     seed: int = 0
