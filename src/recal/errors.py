@@ -167,6 +167,16 @@ class MissingExtraError(RecalError, ImportError):
         return RecalError, self.args, vars(self)  # the constructor does not take the message
 
 
+@contextmanager
+def needs_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Turn a failed import of an optional package into an error that says how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or extra).partition(".")[0]
+        raise MissingExtraError(package, extra, purpose) from error
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra: from the clone if recal was installed from one."""
     import json

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from recal.answers.logs import token_positions
-from recal.errors import FileError, MissingExtraError, RecalError
+from recal.errors import FileError, RecalError, needs_extra
 from recal.files.paths import Journal
 from recal.progress import counting
 from recal.schema import Choice, Count, Number, Size, check, check_parameters
@@ -159,10 +159,8 @@ class Endpoint:
         """Return the client, which reads the key from the environment; the key is stored nowhere
         else.
         """
-        try:
+        with needs_extra("llm", "Asking a language model"):
             import openai
-        except ImportError:
-            raise MissingExtraError("openai", "llm", "Asking a language model") from None
         key = os.environ.get("OPENAI_API_KEY") or "none"  # local servers need no key
         return openai.OpenAI(
             base_url=self.url,

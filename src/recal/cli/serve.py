@@ -13,7 +13,7 @@ from typer import Option
 from recal.cli import options as opt
 from recal.cli.files import is_panel, load_saved
 from recal.cli.printing import print_json, say
-from recal.errors import InputError, MissingExtraError
+from recal.errors import InputError, needs_extra
 
 
 def serve(
@@ -37,11 +37,9 @@ def serve(
 
     Example: [bold]recal serve calibrated --port 8000[/bold]
     """
-    try:
+    with needs_extra("serve", "recal serve"):
         import fastapi  # noqa: F401
         import uvicorn
-    except ImportError:
-        raise MissingExtraError("uvicorn", "serve", "recal serve") from None
 
     file, content = load_saved(folder)
     if not (hasattr(content, "predict_confidence") or is_panel(content)):

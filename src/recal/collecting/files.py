@@ -20,7 +20,7 @@ from recal.collecting.models.base import Pixels
 from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source, as_objects, sample_form
 from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
-from recal.errors import FileError, InputError, MissingExtraError, RecalError, in_both
+from recal.errors import FileError, InputError, RecalError, in_both, needs_extra
 from recal.files.paths import admit, refuse_bombs
 from recal.schema import Choice, Number, check
 
@@ -290,10 +290,8 @@ class SoundFolder(FileFolder):
 
 def read_sound(path: Path) -> tuple[NDArray[np.float32], int]:
     """Return the samples of a sound file, averaged over its channels, and its sampling rate."""
-    try:
+    with needs_extra("audio", f"Reading {path.name}"):
         import soundfile
-    except ImportError as error:
-        raise MissingExtraError("soundfile", "audio", f"Reading {path.name}") from error
     try:
         info = soundfile.info(path)
         admit(path, 4 * info.frames * info.channels)

@@ -21,14 +21,12 @@ import numpy as np
 from recal.collecting.blocks import Block, Job, Sink
 from recal.collecting.local import progress_bar
 from recal.collecting.sources import Source
-from recal.errors import MissingExtraError, RecalError
+from recal.errors import RecalError, needs_extra
 from recal.schema import Count, NotNegative, check_parameters
 
-try:
+with needs_extra("ray", "engine='ray'"):
     import ray
     from ray import exceptions
-except ImportError as error:
-    raise MissingExtraError("ray", "ray", "engine='ray'") from error
 
 # A batch that killed this many workers ends the job.
 _DEATHS = 5

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import Model
 from recal.collecting.sources import ArraySource, Source
-from recal.errors import FileError, InputError, MissingExtraError, in_both
+from recal.errors import FileError, InputError, MissingExtraError, in_both, needs_extra
 from recal.files.tables import pyarrow_for, read_parquet, read_table
 from recal.transforms.preprocessing import Preprocessing
 from recal.transforms.tabular import is_category
@@ -221,10 +221,8 @@ def open_table(
 
 
 def _read_frame(path: Path, **options: Any) -> Any:
-    try:
+    with needs_extra("tables", f"Reading {path.name}"):
         import pandas
-    except ImportError as error:
-        raise MissingExtraError("pandas", "tables", f"Reading {path.name}") from error
     try:
         if path.suffix.lower() == ".parquet":
             return read_parquet(path).to_pandas()

@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 
 from recal.checks import is_single_column, looks_like_probabilities
-from recal.errors import InputError, MissingExtraError
+from recal.errors import InputError, MissingExtraError, needs_extra
 from recal.export.calibration import Calibration, calibration_of
 from recal.maps.steps import Plan
 from recal.transforms import BuiltIn, Named, Transform
 from recal.transforms.arrays import is_plain
 from recal.transforms.preprocessing import match_preprocess
 
-try:
+with needs_extra("torch", "CalibratedModule"):
     import torch
-except ImportError:
-    raise MissingExtraError("torch", "torch", "CalibratedModule") from None
 
 Tensor = torch.Tensor
 

@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.errors import MissingExtraError
+from recal.errors import needs_extra
 from recal.transforms.arrays import Traced
 
-try:
+with needs_extra("onnx", "Writing ONNX files"):
     import onnx as onnx
     import onnx.inliner
     import onnx.version_converter
     from onnx import helper, numpy_helper
-except ImportError:
-    raise MissingExtraError("onnx", "onnx", "Writing ONNX files") from None
 
 # The oldest versions with every node used here; ONNX Runtime 1.15 and later read them.
 OPSET, IR_VERSION = 18, 8

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import text_of
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import FileError, InputError, needs_extra
 from recal.files.paths import admit, file_errors, replacing
 
 LINES = (".jsonl", ".ndjson")
@@ -224,13 +224,11 @@ def _separator(header: str) -> str:
     return max(",;\t", key=header.count)
 
 
-def pyarrow_for(purpose: str, extra: str = "tables") -> tuple[Any, Any]:
+def pyarrow_for(purpose: str) -> tuple[Any, Any]:
     """Return pyarrow and its Parquet module; the error says how to install them."""
-    try:
+    with needs_extra("tables", purpose):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", extra, purpose) from None
     return pyarrow, pyarrow.parquet
 
 

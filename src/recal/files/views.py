@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib import format as numpy_format
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import FileError, InputError, needs_extra
 from recal.files.paths import admit, check_file, local_path, refuse_bombs, replacing
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
@@ -259,10 +259,8 @@ def read_group(folder: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """
     if not (folder / "zarr.json").exists():
         raise FileError(f"{folder} is a folder without views: it has no zarr.json.")
-    try:
+    with needs_extra("zarr", "Reading zarr groups of other programs"):
         import zarr
-    except ImportError:
-        raise MissingExtraError("zarr", "zarr", "Reading zarr groups of other programs") from None
     try:
         files = [place for place in folder.rglob("*") if place.is_symlink() or not place.is_dir()]
         for file in files:

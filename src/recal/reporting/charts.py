@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.errors import MissingExtraError
+from recal.errors import needs_extra
 from recal.metrics.row_scores import score
 from recal.reporting.chart import (
     PALETTE,
@@ -221,8 +221,6 @@ def new_figure(width: float, height: float) -> Figure:
 
     It needs no display and leaves the state of pyplot alone.
     """
-    try:
+    with needs_extra("report", "Drawing figures"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "report", "Drawing figures") from None
     return Figure(figsize=(width, height), layout="constrained", dpi=150)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recal.collecting.models.base import CallableModel, EstimatorModel, Model, comes_from
-from recal.errors import FileError, InputError, MissingExtraError, blame
+from recal.errors import FileError, InputError, blame, needs_extra
 from recal.files.paths import refuse_bombs
 from recal.transforms.preprocessing import Outputs, check_outputs
 
@@ -108,10 +108,8 @@ def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
     """Read a scikit-learn model from a .skops file; types that skops does not know must be in
     `trusted`.
     """
-    try:
+    with needs_extra("skops", f"Opening {path.name}"):
         from skops import io
-    except ImportError as error:
-        raise MissingExtraError("skops", "skops", f"Opening {path.name}") from error
     if not path.exists():
         raise InputError(f"There is no model file {path}.")
     try:

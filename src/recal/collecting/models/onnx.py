@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from recal.collecting.fingerprint import digest, digest_file
 from recal.collecting.models.base import Model, in_pieces, to_dtype, to_numpy, with_channel
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import FileError, InputError, needs_extra
 from recal.files.paths import file_errors
 
-try:
+with needs_extra("onnx", "Running an ONNX model"):
     import onnx
     import onnxruntime
-except ImportError as error:
-    raise MissingExtraError(error.name or "onnxruntime", "onnx", "Running an ONNX model") from error
 
 FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)")
 

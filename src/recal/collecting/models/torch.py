@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from recal.checks import MULTI_LABEL
 from recal.collecting.fingerprint import digest, digest_array, digest_file, digest_texts
 from recal.collecting.models.base import Model, as_numpy, in_pieces, to_numpy, with_channel
-from recal.errors import FileError, InputError, MissingExtraError
+from recal.errors import FileError, InputError, needs_extra
 from recal.files.paths import read_json
 
-try:
+with needs_extra("torch", "Running a torch model"):
     import torch
-except ImportError as error:
-    raise MissingExtraError("torch", "torch", "Running a torch model") from error
 
 
 class TorchModel(Model):
@@ -248,11 +246,8 @@ def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
     """Open a folder written by `save_pretrained`: only safetensors weights are read, and none of
     its code is run.
     """
-    try:
+    with needs_extra("huggingface", f"Opening the folder {path}"):
         import transformers
-    except ImportError as error:
-        purpose = f"Opening the folder {path}"
-        raise MissingExtraError("transformers", "huggingface", purpose) from error
     check_folder(path)
     safely: Any = {"local_files_only": True, "trust_remote_code": False}
     settings, what = _settings(path / "preprocessor_config.json"), "image"
