@@ -99,6 +99,10 @@ def blend(**changes):
         {"epsilon": 1.0},
         {"gate": 0.0},
         {"answers": "both"},
+        {"gated_offsets": (0.0, 0.1)},
+        {"matrices": [[[0.0] * 3] * 3]},
+        {"matrices": [[[0.0] * 2] * 2] * 2},
+        {"matrices": [[[1e200, 0.0, 0.0]] * 3] * 2},
     ],
     ids=repr,
 )

@@ -7,7 +7,7 @@ import pytest
 import scipy.optimize
 from scipy.special import log_softmax
 
-from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, metrics, read_views
+from recal import AutoCalibration, TemperatureScaling, Views, ViewStacking, metrics
 from recal.calibrators import CalibrationEnsemble, ViewAveraging, ensemble
 from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import Refinement, StackData, can_fit
@@ -114,17 +114,6 @@ def test_the_gate_spares_the_sure():
     assert always.plan_.gate is None
     assert always.plan_.needs_views(views.logits).all()
     assert 0.05 < gated.plan_.needs_views(views.logits).mean() < 0.95
-
-
-def test_the_same_seed_gives_the_same_plan_from_memory_and_from_disk(tmp_path):
-    (own, good, poor), y = looks()
-    own, good, poor = (one.astype(np.float32) for one in (own, good, poor))
-    views = Views(own, {"mine": good, "zoom:0.5": poor}, y)
-    on_disk = read_views(views.write(tmp_path / "views.zarr"))
-    assert not on_disk.in_memory
-    plan = ViewStacking(random_state=3).fit(views).plan_
-    assert ViewStacking(random_state=3).fit(on_disk).plan_ == plan
-    assert ViewStacking(random_state=3).fit(views).plan_ == plan
 
 
 def test_too_many_values_are_shortlisted_and_drawn(monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from recal.cli.app import run
+from recal.files.tables import read_table
 
 pytest.importorskip("pandas")  # models read their tables with it
 
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.syspath_prepend(place)
-        command = "calibrate --model after_models:net --data labelled.csv --risk 0.2 --pool none --out out"
+        command = "calibrate --model after_models:net --data labelled.csv --risk 0.1 --pool none --out out"
         assert run(command.split()) == 0
     return place
 
@@ -66,7 +67,13 @@ def test_a_calibration_of_another_model_needs_force(capsys):
 def test_apply_ends_with_a_line_where_inputs_have_shifted(capsys):
     command = ["apply", "out", "--model", "after_models:net", "--data"]
     assert run([*command, "new.csv", "--out", "new-answers.csv"]) == 0
-    assert "differ from those of the fit" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "differ from those of the fit" not in shown
+    table = read_table("new-answers.csv")
+    assert list(table) == ["input", "answer", "confidence", "accepted"]
+    accepted, confidence = table["accepted"] == "true", table.numbers("confidence")
+    assert f"{accepted.sum()} of 400 answers" in shown
+    assert confidence[accepted].min() >= confidence[~accepted].max()
     assert run([*command, "shifted.csv", "--out", "shifted-answers.csv"]) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert "these inputs differ from those of the fit" in last

@@ -9,6 +9,7 @@ import pytest
 
 from recal import DecisionRule, TemperatureScaling, decide, load, read_views, save
 from recal.files.probabilities import write_prob_file
+from recal.files.tables import read_table
 from tests.problems import looks
 from tests.unit.cli.commands import answer, typed
 
@@ -64,7 +65,12 @@ def test_apply_says_which_answers_a_saved_rule_accepts(files, capsys):
 def test_decide_reads_probabilities_and_saves_a_rule_alone(files, capsys):
     assert typed("decide good.npz --risk 0.05 --out rule") == 0
     assert "with at most 5% of them wrong, at 95% confidence" in capsys.readouterr().out
-    assert isinstance(load("rule"), DecisionRule)
+    rule = load("rule")
+    assert isinstance(rule, DecisionRule)
+    assert answer(capsys, "apply rule good.npz --out answers.csv")["accepted"] > 0
+    with np.load("good.npz") as file:
+        expected = rule.accept(file["probs"])
+    assert ((read_table("answers.csv")["accepted"] == "true") == expected).all()
 
 
 def test_decide_by_cost_by_class_and_at_other_risks(files, capsys):

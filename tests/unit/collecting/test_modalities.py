@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
+from recal.calibrators import ViewAveraging
 from recal.cli.app import run
 from recal.collecting import apply
 from recal.collecting.models import as_model, import_model
@@ -127,6 +128,23 @@ def test_folders_of_sounds_as_they_are_and_cut_to_one_length(sounds):
     with pytest.raises(FileError, match=r"other\.wav cannot be read"):
         collect(crossings, sounds, None)
     assert as_source(sounds, on_error="skip").skipped == ("low/other.wav",)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["sounds", "videos"])
+def test_sounds_and_videos_are_applied_as_they_were_collected(kind, sounds):
+    inputs, model, labels, pool = sounds, crossings, None, "noise:20+timemask:0.2"
+    if kind == "videos":
+        inputs = RNG.integers(0, 256, (40, 6, 12, 12, 1), dtype=np.uint8)
+        labels, pool = np.arange(40) % 3, "frames:0.5+shift:1"
+
+        def model(batch):
+            return np.asarray(batch, dtype=float).mean((2, 3, 4))[:, :3] / 5 - 20
+
+    views = collect(model, inputs, pool, labels=labels)
+    fitted = ViewAveraging().fit(views)
+    found = apply(fitted, model, inputs).probs
+    np.testing.assert_allclose(found, fitted.predict_proba(views), atol=1e-9)
 
 
 def test_hugging_face_sounds(sounds, tmp_path):

@@ -150,27 +150,6 @@ def test_what_collect_did_not_make_is_never_touched(tmp_path, job, resume):
         job(tmp_path / "views.zarr", resume=resume)
 
 
-@pytest.mark.parametrize("file", ["logits/c/0/0", "transformed/c/0/0/0", "ledger.txt"])
-def test_damage_is_found_and_mended(tmp_path, job, model, whole, file):
-    path = tmp_path / "v.zarr"
-    with pytest.raises(Stop):
-        job(path, model=Interrupted(model, 13))
-    data = (path / file).read_bytes()
-    (path / file).write_bytes(data[:-40] if file == "ledger.txt" else bytes(len(data)))
-    (path / ".ledger.txt.1-abc.part").touch()  # killed while the last ledger was written
-    job(path)
-    assert contents(path) == whole
-
-
-def test_two_runs_do_not_write_one_store(tmp_path, job, model):
-    def nested(batch):
-        job(tmp_path / "v.zarr")
-
-    as_if_the_same(nested)
-    with pytest.raises(FileError, match="Another collect is writing"):
-        job(tmp_path / "v.zarr", model=nested)
-
-
 def test_a_full_disk_stops_and_loses_nothing(tmp_path, job, model):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8)
@@ -253,13 +232,6 @@ def test_killed_at_ten_random_moments_and_resumed_the_bytes_are_the_same(tmp_pat
     draw = random.Random(0)
     moments = [draw.uniform(0, 0.3) for _ in range(9)]
     assert kill_and_resume(tmp_path, [0.0, *moments]) > 3
-
-
-def test_what_failed_before_its_first_block_is_no_obstacle(tmp_path, job, model, whole):
-    with pytest.raises(InputError, match="Labels must lie in"):
-        job(tmp_path / "v.zarr", labels=np.full(20, 7))
-    job(tmp_path / "v.zarr")
-    assert contents(tmp_path / "v.zarr") == whole
 
 
 def test_starting_over_can_be_interrupted_and_repeated(tmp_path, job, whole, monkeypatch):

@@ -91,13 +91,3 @@ def test_samples_that_need_no_views_are_answered_without_any():
     np.testing.assert_array_equal(alone, calibrated_probs(plan, views)[sure])
     with pytest.raises(InputError, match=r"needs logits of mine, zoom:0\.5"):
         calibrated_probs(plan, Views(views.logits))
-
-
-def test_a_sample_alone_gets_what_it_gets_in_a_batch(monkeypatch):
-    plan, views = random_blend(n=150, n_classes=57)
-    whole = calibrated_probs(plan, views)
-    for row in range(0, 150, 13):
-        np.testing.assert_array_equal(calibrated_probs(plan, views[row])[0], whole[row])
-    monkeypatch.setattr("recal.maps.guard._PART_VALUES", 57 * 7)
-    monkeypatch.setattr("recal.maps.guard._PART_ROWS", 7)
-    np.testing.assert_array_equal(calibrated_probs(plan, views), whole)

@@ -11,23 +11,13 @@ import onnxruntime
 import pytest
 import torch
 
-from recal import CalibratedModule, Plan, Step, Views, save
+from recal import CalibratedModule, Plan, Step, save
 from recal.cli.app import run
 from recal.errors import FileError, InputError
 from recal.export import export_onnx
-from recal.maps.steps import calibrated_probs
-from recal.transforms import as_transform
-from tests.unit.export.onnx_zoo import linear, outputs_of
+from tests.unit.export.onnx_zoo import outputs_of
 
-PLAN = Plan(
-    (
-        Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),
-        Step("brightness:1.4", (0.8, 1.1, 0.9, 0.7)),
-        Step("contrast:0.4", (0.8, 1.0, 0.9, 0.7)),
-        Step("zoom:0.5", (0.9, 1.2, 0.6, 1.05)),
-    ),
-    start=0.8,
-)
+PLAN = Plan((Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),))
 
 
 def network() -> torch.nn.Module:
@@ -77,54 +67,35 @@ def test_a_file_that_is_no_onnx_model_is_named(tmp_path: Path) -> None:
         export_onnx(tmp_path / "missing.onnx", plan=PLAN)
 
 
-def test_the_command_line_writes_all_three_kinds(
+def test_the_command_line_writes_a_calibration_alone_or_with_a_torch_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = Plan((Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),))
-    calibration = save(plan, tmp_path / "plan.recal")
-    model, weights = linear(tmp_path / "linear.onnx")
-    images = np.random.default_rng(1).random((9, 1, 6, 6), dtype=np.float32)
+    calibration = save(PLAN, tmp_path / "plan.recal")
 
     def export(*typed: object) -> int:
         return run(["export", str(calibration), *map(str, typed)])
 
-    out = tmp_path / "whole.onnx"
-    assert export("--model", model, "--out", out, "--shape", "1,6,6", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["transforms"] == ["zoom:0.5"]
-
-    def logits(x: np.ndarray) -> np.ndarray:
-        return x.reshape(len(x), -1) @ weights
-
-    views = Views(logits(images), {"zoom:0.5": logits(as_transform("zoom:0.5")(images))})
-    np.testing.assert_allclose(
-        outputs_of(out, images)["probs"], calibrated_probs(plan, views), atol=1e-5
-    )
-
     assert export("--classes", 5, "--out", tmp_path / "replay.onnx") == 0
     session = onnxruntime.InferenceSession(str(tmp_path / "replay.onnx"))
     assert [value.name for value in session.get_inputs()] == ["logits", "transformed"]
-
-    program = torch.export.export(
-        network(), (torch.rand(2, 3, 12, 12),), dynamic_shapes=({0: torch.export.Dim("batch")},)
-    )
-    torch.export.save(program, tmp_path / "net.pt2")
-    out = tmp_path / "torch.onnx"
-    model_file = ("--model", tmp_path / "net.pt2", "--trust", "pt2")
-    assert export(*model_file, "--shape", "3,12,12", "--out", out) == 0
-    batch = torch.rand(5, 3, 12, 12)
-    with torch.no_grad():
-        module = CalibratedModule(network(), plan)
-        np.testing.assert_allclose(
-            outputs_of(out, batch.numpy())["probs"], module(batch).softmax(1).numpy(), atol=1e-5
-        )
     capsys.readouterr()
 
+    shapes = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(network(), (torch.rand(2, 3, 12, 12),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "net.pt2")
+    out = tmp_path / "torch.onnx"
+    model = ("--model", tmp_path / "net.pt2", "--trust", "pt2")
+    assert export(*model, "--shape", "3,12,12", "--out", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["transforms"] == ["zoom:0.5"]
+    batch = torch.rand(5, 3, 12, 12)
+    with torch.no_grad():
+        probs = CalibratedModule(network(), PLAN)(batch).softmax(1).numpy()
+    np.testing.assert_allclose(outputs_of(out, batch.numpy())["probs"], probs, atol=1e-5)
+
     out = tmp_path / "other.onnx"
-    assert export("--out", out, "--shape", "3,x") == 2
-    assert export("--out", out, "--model", model, "--shape", "3,x") == 2
+    assert export("--out", out, *model, "--shape", "3,x") == 2
     assert "got 3,x" in capsys.readouterr().err
     assert export("--out", out, "--model", tmp_path / "forest.skops") == 2
     refusal = " ".join(capsys.readouterr().err.split())
-    assert "forest.skops" in refusal
-    assert "skl2onnx" in refusal
-    assert "leave out --model" in refusal
+    for words in ("forest.skops", "skl2onnx", "leave out --model"):
+        assert words in refusal

@@ -33,26 +33,6 @@ def images(n: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).random((n, 1, 6, 6), dtype=np.float32)
 
 
-def test_a_gate_spares_sure_rows_their_views(tmp_path: Path) -> None:
-    model, weights = linear(tmp_path / "linear.onnx")
-    path = export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND)
-    session_model = onnx.load(path)
-    onnx.checker.check_model(session_model, full_check=True)
-    weak, sure = images(9) * 0.1, np.sign(images(9) - 0.5) * 90
-    for batch in (weak, sure, np.concatenate([weak, sure])[::2].copy(), weak[:1], sure[:1]):
-        found = outputs_of(path, batch)
-        logits = batch.reshape(len(batch), -1) @ weights
-        np.testing.assert_allclose(found["probs"], expected(weights, batch, BLEND), atol=1e-5)
-        np.testing.assert_array_equal(found["prediction"], logits.argmax(1))
-        np.testing.assert_array_equal(found["passes"], 1 + 2 * BLEND.needs_views(logits))
-        assert (
-            found["confidence"] <= found["probs"].max(1) + 1e-6
-        ).all()  # what the guard lifts, it does not
-    assert not BLEND.needs_views(sure.reshape(9, -1) @ weights).any(), (
-        "or a model without rows was never tried"
-    )
-
-
 def test_old_runtimes_can_read_the_file_and_nothing_is_in_it_twice(tmp_path: Path) -> None:
     model, _ = linear(tmp_path / "linear.onnx", domain="ai.onnx")
     gated = onnx.load(export_onnx(model, path=tmp_path / "gated.onnx", plan=BLEND))

@@ -275,30 +275,8 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     # blends
     "blend-with-extras": (lambda: _blend("code", "x"), "a Blend must have the fields"),
     "blend-negative-weight": (lambda: _blend("weights", [[ZOOM, -0.1]]), "got -0.1"),
-    "blend-same-view-twice": (
-        lambda: _blend("weights", [[ZOOM, 0.1], [{**ZOOM, "spec": "zoom:0.50"}, 0.1]]),
-        "twice",
-    ),
     "blend-transform-is-code": (
         lambda: _blend("weights", [[{"$": "transform", "spec": {"call": "x"}}, 0.1]]),
         "must be a spec",
     ),
-    "blend-weights-not-pairs": (lambda: _blend("weights", [[ZOOM]]), "must be pairs"),
-    "blend-huge-own": (lambda: _blend("own", 10**400), "`own`"),
-    "blend-offsets-of-three": (lambda: _blend("offsets", [0.0, 0.1, 0.2]), "3 classes"),
-    "blend-offsets-differ": (lambda: _blend("gated_offsets", [0.0, 0.1, 0.2]), "got 2 and 3"),
-    "blend-gate-above-one": (
-        lambda: _blend("gate", 1.5),
-        r"`gate` must be a number in \(0, 1\] or None",
-    ),
-    "blend-unknown-answers": (lambda: _blend("answers", "changed"), "`answers` must be"),
-    "blend-one-matrix-for-two": (
-        lambda: _blend("matrices", [[[0, 0], [0, 0]]]),
-        "the original and each view",
-    ),
-    "blend-matrix-of-three": (
-        lambda: _blend("matrices", [[[0.0] * 3] * 3] * 2),
-        "each of the `offsets`",
-    ),
-    "blend-matrix-huge": (lambda: _blend("matrices", [[[1e200, 0.0]] * 2] * 2), "`matrices`"),
 }

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from recal.errors import FileError, InputError
-from recal.files.probabilities import read_prob_table
+from recal.files.probabilities import read_prob_table, write_prob_file
+from recal.files.tables import read_table
 
 
 def write(path, text):
@@ -58,3 +59,11 @@ def test_a_parquet_table_reads_as_its_csv(tmp_path):
 def test_tables_that_make_no_sense_are_refused(tmp_path, text, words):
     with pytest.raises((InputError, FileError), match=words):
         read_prob_table(write(tmp_path / "a.csv", text))
+
+
+def test_a_class_that_looks_like_a_formula_is_kept_from_running(tmp_path):
+    probs, classes = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array(["=cmd()", "-1"])
+    write_prob_file(tmp_path / "a.csv", probs, classes=classes, inputs=["x", "@y"])
+    table = read_table(tmp_path / "a.csv")
+    assert table["input"].tolist() == ["x", "'@y"]
+    assert table["answer"].tolist() == ["'=cmd()", "-1"]

@@ -6,10 +6,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import subprocess
-import sys
-import time
 from typing import Any, Literal
 
 import numpy as np
@@ -216,22 +212,6 @@ def test_a_file_can_be_read_by_all_whom_the_umask_allows(tmp_path):
     finally:
         os.umask(old)
     assert path.stat().st_mode & 0o777 == 0o644
-
-
-def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
-    path = save(Plan(start=1.0), tmp_path / "plan")
-    code = (
-        "import sys\nfrom recal import Plan, save\nprint('go', flush=True)\n"
-        "n = 1\nwhile True:\n    n += 1\n    save(Plan(start=float(n)), sys.argv[1])"
-    )
-    for wait in (0.003, 0.011, 0.029, 0.05):
-        writer = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
-        writer.stdout.readline()
-        time.sleep(wait)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
-        assert load(path).start >= 1.0
 
 
 def test_one_changed_bit_of_an_array_is_noticed(tmp_path):

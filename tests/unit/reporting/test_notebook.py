@@ -64,9 +64,3 @@ def test_a_comparison_shows_its_metrics_and_no_markup_of_a_name():
     text = check_card(found._repr_html_())
     assert "&lt;script&gt;" in text
     assert f"{found.row('nll', 'b').value:.4f}" in text
-
-
-def test_a_decision_that_guarantees_nothing_says_so():
-    decision = decide(np.full(60, 0.9), np.arange(60) % 2 == 0, risk=0.01)
-    assert not decision.possible
-    assert "<td>none: " in check_card(decision._repr_html_())
