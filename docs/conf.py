@@ -27,6 +27,7 @@ myst_heading_anchors = 3
 suppress_warnings = ["myst.header", "myst.xref_missing", "ref.python", "ref.ref", "ref.term"]
 exclude_patterns = ["_build", "_templates"]
 
+default_role = "literal"  # names in single backticks are code
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say it in words
 autodoc_default_options = {
@@ -72,6 +73,8 @@ ROOMS = {
     "Exporting": ("export",),
     "Errors and warnings": ("errors",),
 }
+# Packages with further public names.
+PACKAGES = ("calibrators", "collecting", "answers", "decisions")
 
 
 def write_reference() -> None:
@@ -81,15 +84,17 @@ def write_reference() -> None:
         for name in recal.__all__
         if not inspect.ismodule(found := getattr(recal, name))
     }
+    public = set(homes)
     homes |= {
-        f"calibrators.{name}": "calibrators"
-        for name in recal.calibrators.__all__
-        if name not in homes
+        f"{package}.{name}": package
+        for package in PACKAGES
+        for name in getattr(recal, package).__all__
+        if name not in public and callable(getattr(getattr(recal, package), name))
     }
     homes |= {
         f"errors.{name}": "errors"
         for name, found in vars(recal.errors).items()
-        if isinstance(found, type)
+        if isinstance(found, type) and found.__module__ == "recal.errors"
     }
     lines = ["Reference", "=========", "", "Every public name; each loads on first use.", ""]
     for title, rooms in ROOMS.items():
