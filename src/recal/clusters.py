@@ -1,4 +1,5 @@
-"""Rows that belong together: frames of one video, samples of one patient, copies of one input.
+"""Selecting rows, and rows that belong together: frames of one video, samples of one patient, copies
+of one input.
 
 Rows of one cluster are dependent. A split, a fold or a resample must therefore take a cluster as a
 whole: if one frame of a video is in the fit and the next one in the test, the test looks better
@@ -7,13 +8,38 @@ than it is. Folds are drawn here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Indices, Labels, as_array, as_column, text_of
 from recal.errors import InputError
+
+
+class ByRow:
+    """A frozen dataclass whose arrays have one entry per row; `record[rows]` selects rows of all.
+
+    `whole` names the arrays that are not by row.
+    """
+
+    whole: ClassVar[tuple[str, ...]] = ()
+
+    def __getitem__(self, rows: Any) -> Self:
+        record = cast(Any, self)
+        names = {field.name for field in fields(record)} - set(self.whole)
+        columns = {name: getattr(self, name) for name in names}
+        arrays = {name: one[rows] for name, one in columns.items() if isinstance(one, np.ndarray)}
+        return cast(Self, replace(record, **arrays))
+
+
+def some_rows(columns: Any, rows: Any) -> Any:
+    """Return some rows of a column, or of columns by name; None stays None."""
+    if isinstance(columns, Mapping):
+        return {name: some_rows(values, rows) for name, values in columns.items()}
+    return None if columns is None else columns[rows]
 
 
 def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Indices:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.signal_table import SignalTable, columns_of
+from recal.clusters import ByRow
 from recal.errors import InputError
 from recal.schema import Record
 
@@ -56,7 +57,7 @@ def normalised(answer: Any, match: Match = "text") -> str:
 
 
 @dataclass(frozen=True)
-class PanelRows:
+class PanelRows(ByRow):
     """What a panel reads of some questions.
 
     Attributes
@@ -80,9 +81,6 @@ class PanelRows:
         """Return numbers that tell questions apart, for the hashes of `recal.copies`."""
         texts = [[crc32(str(one).encode()) for one in row] for row in self.raw.tolist()]
         return np.column_stack([self.slots, self.signals, np.array(texts, dtype=np.float64)])
-
-    def __getitem__(self, rows: Any) -> PanelRows:
-        return PanelRows(self.raw[rows], self.slots[rows], self.signals[rows], self.asked[rows])
 
     def __len__(self) -> int:
         return len(self.raw)

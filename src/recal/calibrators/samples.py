@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Indices, Labels, Vector, check_weights
-from recal.clusters import check_clusters, cluster_sums, stratified_folds
+from recal.clusters import check_clusters, cluster_sums, some_rows, stratified_folds
 from recal.copies import copies_of, near_duplicates
 from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import log_softmax
@@ -123,10 +123,9 @@ class Samples:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Self:
-        weights = None if self.weights is None else self.weights[rows]
-        clusters = None if self.clusters is None else self.clusters[rows]
-        groups = None if self.groups is None else np.asarray(self.groups)[rows]
-        inputs, labels = self.inputs[rows], self.labels[rows]
+        groups = None if self.groups is None else np.asarray(self.groups)
+        columns = (self.inputs, self.labels, self.weights, self.clusters, groups)
+        inputs, labels, weights, clusters, groups = (some_rows(one, rows) for one in columns)
         return type(self)(inputs, labels, weights, clusters, groups, self.classes)
 
     @property
@@ -190,8 +189,7 @@ class Samples:
 
     def gain(self, before: Vector, after: Vector, rows: Any = slice(None)) -> LossGain:
         """Return the decrease of the mean loss over all samples, or over some."""
-        weights = None if self.weights is None else self.weights[rows]
-        clusters = None if self.clusters is None else self.clusters[rows]
+        weights, clusters = some_rows(self.weights, rows), some_rows(self.clusters, rows)
         return LossGain.between(before[rows], after[rows], weights, clusters)
 
     def mean(self, values: Vector) -> float:

@@ -31,7 +31,7 @@ from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
 from recal.calibrators.samples import Samples
 from recal.checks import Flags, Vector
-from recal.clusters import check_clusters, check_names
+from recal.clusters import ByRow, check_clusters, check_names
 from recal.copies import warn_of_fitted
 from recal.decisions.certify import (
     Evidence,
@@ -497,16 +497,15 @@ def cost_curve(
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labelled(ByRow):
     """Labelled questions: confidence and mistake after each system, and the prices."""
+
+    whole = ("costs",)
 
     confidence: Vector
     wrong: Flags
     costs: Vector
     review_cost: float
-
-    def __getitem__(self, rows: Flags) -> Labelled:
-        return Labelled(self.confidence[rows], self.wrong[rows], self.costs, self.review_cost)
 
     def choose(
         self,

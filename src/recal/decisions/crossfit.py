@@ -11,8 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.samples import as_views
 from recal.calibrators.signal_table import SignalTable, columns_of, read_correct
 from recal.calibrators.signals import copies_of_answers
-from recal.checks import Flags, Floats, Indices, Labels, check_labels
-from recal.clusters import check_clusters, cluster_folds, each_fold, row_names, stratified_folds
+from recal.checks import Floats, Indices, Labels, check_labels
+from recal.clusters import (
+    check_clusters,
+    cluster_folds,
+    each_fold,
+    row_names,
+    some_rows,
+    stratified_folds,
+)
 from recal.copies import copies_of
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import decide
@@ -148,20 +155,24 @@ def crossfitted(
         fold = stratified_folds(labels, folds, rng, _copies(X, labels, groups))
     else:
         fold = cluster_folds(together, labels, folds, rng)
+    inputs = X if isinstance(X, Views) else columns_of(X)[0]
     rows, found = [], []
     for rest, left in each_fold(fold):
-        of_rest, of_left = (None, None) if names is None else (names[rest], names[left])
-        some = None if together is None else together[rest]
         with warnings.catch_warnings():
             for category in (FewSamplesWarning, DependentRowsWarning, UnseenGroupsWarning):
                 warnings.simplefilter("ignore", category)  # the fit on all samples repeats them
             fitted = clone(calibrator).fit(
-                take_rows(X, rest), truth[rest], groups=of_rest, clusters=some, **named
+                some_rows(inputs, rest),
+                truth[rest],
+                groups=some_rows(names, rest),
+                clusters=some_rows(together, rest),
+                **named,
             )
+            new = some_rows(inputs, left), some_rows(names, left)
             if isinstance(X, Views):
-                both = fitted.predict_both(X[left], of_left)
+                both = fitted.predict_both(*new)
             else:
-                both = (fitted.predict_confidence(take_rows(X, left), of_left),) * 2
+                both = (fitted.predict_confidence(*new),) * 2
         rows.append(left)
         found.append(both)
     order = np.argsort(np.concatenate(rows))
@@ -180,10 +191,3 @@ def _copies(X: Any, labels: Labels, groups: ArrayLike | None) -> Indices | None:
 
 def _by_name(labels: Labels, classes: Classes) -> NDArray[Any]:
     return labels if classes is None else np.asarray(classes)[labels]
-
-
-def take_rows(X: Any, rows: Indices | Flags) -> Any:
-    """Return some rows of views, or of signals in any form as columns by name."""
-    if isinstance(X, Views):
-        return X[rows]
-    return {name: column[rows] for name, column in columns_of(X)[0].items()}

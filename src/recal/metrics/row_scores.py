@@ -8,7 +8,7 @@ the arrays of `RowScores` and never the probabilities, except for the class-wise
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from recal.checks import (
     check_probs,
     is_graded,
 )
+from recal.clusters import ByRow
 from recal.engine import SMALL, over_rows
 from recal.engine import rows as kernels
 
@@ -33,7 +34,7 @@ Classes = Sequence[Any] | NDArray[Any] | None
 
 
 @dataclass(frozen=True)
-class RowScores:
+class RowScores(ByRow):
     """Per-row numbers, each of shape (n_samples,), in the order of the rows.
 
     `graded` is True if only the confidence of each answer and whether it is right are known.
@@ -54,15 +55,6 @@ class RowScores:
 
     def __len__(self) -> int:
         return len(self.confidence)
-
-    def __getitem__(self, rows: NDArray[Any]) -> RowScores:
-        return replace(
-            self,
-            confidence=self.confidence[rows],
-            correct=self.correct[rows],
-            brier=self.brier[rows],
-            nll=self.nll[rows],
-        )
 
 
 def score(

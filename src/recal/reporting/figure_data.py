@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Vector
+from recal.clusters import ByRow
 from recal.decisions.curves import holm
 from recal.errors import InputError
 from recal.files.paths import plain_values
@@ -134,7 +135,7 @@ def _below(k: Vector, mean: Vector, variance: Vector) -> Vector:
 
 
 @dataclass(frozen=True)
-class Slices:
+class Slices(ByRow):
     """Parts of the answers, worst first, with errors expected and observed, and the range of a
     calibrated model.
 
@@ -177,13 +178,8 @@ class Slices:
 
     def of(self, names: Sequence[str]) -> Slices:
         """Return only these parts, in this order."""
-        index = [self.names.index(name) for name in names]
-        columns: dict[str, Any] = {
-            key: column[index]
-            for key, column in vars(self).items()
-            if isinstance(column, np.ndarray)
-        }
-        return replace(self, names=tuple(names), **columns)
+        rows = [self.names.index(name) for name in names]
+        return replace(self[rows], names=tuple(names))
 
 
 def slices_of(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.checks import Floats, Vector
+from recal.clusters import some_rows
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted
 from recal.errors import InputError
@@ -30,7 +31,6 @@ from recal.workflow.run import (
     extend,
     finish,
     running,
-    some_rows,
     split,
     split_words,
 )
@@ -141,8 +141,8 @@ def calibrate_answers(
         matter = ", ".join(name for name, rise in importance.items() if rise > 0.0)
         return finish(
             calibrator,
-            replace(answers.take(decide_on), probs=deciding),
-            answers.take(check_on),
+            replace(answers[decide_on], probs=deciding),
+            answers[check_on],
             settings,
             folder,
             by=str(group),

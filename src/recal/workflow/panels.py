@@ -18,22 +18,14 @@ from numpy.typing import NDArray
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.panel_answers import Match, normalised
 from recal.checks import Flags
+from recal.clusters import some_rows
 from recal.decisions.cascade import CascadeOutcome, CascadeRule, plan_cascade
 from recal.errors import FileError, InputError
 from recal.files.probabilities import Probabilities
 from recal.files.saved import save
 from recal.files.tables import Table, read_table, write_with_columns
 from recal.workflow.folder import CALIBRATION, SUMMARY, read_summary
-from recal.workflow.run import (
-    HeldOut,
-    Result,
-    Settings,
-    finish,
-    running,
-    some_rows,
-    split,
-    split_words,
-)
+from recal.workflow.run import HeldOut, Result, Settings, finish, running, split, split_words
 
 
 @dataclass(frozen=True)
@@ -148,8 +140,8 @@ def calibrate_panel(
         say("3/3  Write the report.")
         result = finish(
             panel,
-            scored.take(decide_on),
-            scored.take(check_on),
+            scored[decide_on],
+            scored[check_on],
             settings,
             folder,
             by=str(group),

@@ -9,16 +9,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.base import Calibrator
 from recal.checks import Floats
-from recal.clusters import count_of_clusters, split_by_cluster
+from recal.clusters import ByRow, count_of_clusters, split_by_cluster
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide, risk_curve
 from recal.decisions.rule import check_share
@@ -156,13 +156,6 @@ def extend(
     return (first, first, third) if cross_fit else (first, second, third)
 
 
-def some_rows(columns: Any, rows: NDArray[np.intp]) -> Any:
-    """Return some rows of a column, or of columns by name; None stays None."""
-    if isinstance(columns, Mapping):
-        return {name: some_rows(values, rows) for name, values in columns.items()}
-    return None if columns is None else columns[rows]
-
-
 def split_words(parts: Parts, clusters: NDArray[Any] | None, cross_fit: bool) -> str:
     """Return a sentence about the sizes of the parts."""
     fit, decide, check = map(len, parts)
@@ -174,7 +167,7 @@ def split_words(parts: Parts, clusters: NDArray[Any] | None, cross_fit: bool) ->
 
 
 @dataclass(frozen=True)
-class HeldOut(Probabilities):
+class HeldOut(ByRow, Probabilities):
     """Labelled answers that were not used for fitting.
 
     Attributes
@@ -183,13 +176,10 @@ class HeldOut(Probabilities):
     ids : what traces each answer to its input, if that is known
     """
 
+    whole = ("classes",)
+
     before: Floats | None = None
     ids: NDArray[Any] | None = None
-
-    def take(self, rows: NDArray[np.intp]) -> Self:
-        """Return some of the answers."""
-        names = ("probs", "labels", "confidence", "groups", "clusters", "before", "ids")
-        return replace(self, **some_rows({name: getattr(self, name) for name in names}, rows))
 
     @property
     def methods(self) -> dict[str, Floats]:
