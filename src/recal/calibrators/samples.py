@@ -287,15 +287,20 @@ def warn_of_copies(logits: Floats, labels: Labels, stacklevel: int = 3) -> None:
         )
 
 
-def refuse_constant(logits: Floats) -> None:
-    """Refuse logits that hardly depend on the input, as wrong preprocessing gives.
+def is_constant(logits: Floats) -> bool:
+    """Whether logits hardly depend on the input.
 
     No column then varies by more than a thousandth of its mean distance from the row's largest
     logit. The measure does not depend on the scale of the logits.
     """
     some = np.asarray(logits[:: max(1, len(logits) // 1000)], dtype=np.float64)
     drops = some.max(axis=1, keepdims=True) - some
-    if not (drops.std(axis=0) > 1e-3 * drops.mean(axis=0)).any():
+    return not (drops.std(axis=0) > 1e-3 * drops.mean(axis=0)).any()
+
+
+def refuse_constant(logits: Floats) -> None:
+    """Refuse constant logits, which wrong preprocessing gives."""
+    if is_constant(logits):
         raise InputError(
             f"The model gives nearly the same logits for all {len(logits):,} inputs, so there is "
             "nothing to calibrate. Check how inputs are prepared for the model: its range (0 to 1, "

@@ -126,7 +126,7 @@ def collect(
     seed : int
         For drawing the pool.
     preflight : bool
-        Run the model on the first batch before all others, through one transformation of each kind,
+        Run the model on 32 inputs first, as they are and through one transformation of each kind,
         and refuse constant logits and labels that do not fit. If the order of the classes is only
         assumed (folders, named labels, the numbers 0 and 1), up to 1,000 predictions must also
         agree with it.

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from recal.calibrators.samples import refuse_constant
+from recal.calibrators.samples import is_constant, refuse_constant
 from recal.collecting.blocks import Job, Sink, label_columns
 from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.sources import Source, Subset
@@ -133,9 +134,8 @@ def check_agreement(
     from scipy.optimize import linear_sum_assignment
 
     rows = np.sort(np.random.default_rng(0).choice(source.n_samples, size, replace=False))
-    some, sink = Subset(source, rows), Sink("Checking")
-    run(replace(job, transforms=()), some, batch_size, sink, False)
-    logits = np.concatenate([block.logits for block in sink.in_order()])
+    some = Subset(source, rows)
+    logits = _logits_of(job, some, run, batch_size)
     truth, _ = label_columns(some.labels, source, model, classes, logits.shape[1])
     if truth is None or len(names) != logits.shape[1]:
         return
@@ -177,15 +177,29 @@ def check_job(
 ) -> None:
     """Refuse, before the run, what the job would refuse later.
 
-    The model runs on the first batch, as it is and through one transformation of each kind.
+    The model runs on 32 inputs from all over the source, as they are and through one transformation
+    of each kind.
     """
     batch_size = check(batch_size, Number(1, whole=True), "batch_size")
     kinds = {type(transform): transform for transform in reversed(job.transforms)}
-    first, sink = Subset(source, np.arange(min(batch_size, source.n_samples))), Sink("Checking")
-    run(replace(job, transforms=tuple(kinds.values())), first, batch_size, sink, False)
+    trial, sink = replace(job, transforms=tuple(kinds.values())), Sink("Checking")
+    run(trial, _spread(source, min(batch_size, 32)), batch_size, sink, False)
     [block] = sink.in_order()
     for values in (source.labels, block.labels):
         label_columns(values, source, job.model, classes, block.logits.shape[1])
-    if len(block) >= 20:
-        refuse_constant(block.logits)
+    if source.n_samples >= 20 and is_constant(block.logits):
+        # A tree may give most inputs the same logits if one class is rare.
+        refuse_constant(_logits_of(job, _spread(source, 1000), run, batch_size))
     check_agreement(job, source, run, classes=classes, batch_size=batch_size)
+
+
+def _spread(source: Source, most: int) -> Subset:
+    """Return at most this many inputs, evenly spaced; files are often sorted by class."""
+    count = min(most, source.n_samples)
+    return Subset(source, np.arange(count) * source.n_samples // count)
+
+
+def _logits_of(job: Job, source: Source, run: Runner, batch_size: int) -> NDArray[Any]:
+    sink = Sink("Checking")
+    run(replace(job, transforms=()), source, batch_size, sink, False)
+    return np.concatenate([block.logits for block in sink.in_order()])

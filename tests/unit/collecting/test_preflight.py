@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 
+from recal import collect
 from recal.cli.app import run
 from recal.collecting.blocks import Job
 from recal.collecting.local import run_local
@@ -72,7 +73,18 @@ def test_logits_that_are_all_equal_are_told(place, capsys):
     assert "the same logits for all 40 inputs" in capsys.readouterr().err
 
 
-def test_the_first_batch_goes_through_one_transformation_of_each_kind():
+def test_a_model_whose_answers_rarely_differ_is_not_called_constant():
+    inputs = np.zeros((400, 1))
+    inputs[[3, 130, 301]] = 1.0
+
+    def tree(batch):
+        return np.stack([-batch[:, 0], 2 * batch[:, 0]], axis=1)
+
+    views = collect(tree, inputs, None, labels=inputs[:, 0].astype(int))
+    assert np.ptp(views.logits[:, 1]) == 2.0
+
+
+def test_a_few_inputs_go_through_one_transformation_of_each_kind():
     asked = []
 
     def model(batch):
