@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels
-from recal.errors import InputError, SameRowsWarning
+from recal.errors import DependentRowsWarning, InputError, SameRowsWarning
 
 Hashes = NDArray[np.uint64]
 
@@ -171,6 +171,20 @@ def copies_of(logits: Floats, labels: Labels) -> NDArray[np.intp] | None:
     if len(first) == len(labels) or counts.max() > max(1.0, _MOST_COPIES * len(labels)):
         return None
     return number if (labels[first][number] == labels).all() else None
+
+
+def warn_of_copies(values: ArrayLike, wrong: NDArray[np.bool_], stacklevel: int = 2) -> int:
+    """Warn if rows are near-copies of each other, and return how many `near_duplicates` counts."""
+    count = near_duplicates(values, wrong)
+    if count:
+        warnings.warn(
+            f"{count:,} of {len(wrong):,} rows are near-copies of another row, such as frames of "
+            "one video. They are not independent and count as one. Pass clusters=, one name for "
+            "all rows that belong together (--cluster COLUMN).",
+            DependentRowsWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return count
 
 
 def near_duplicates(values: ArrayLike, wrong: NDArray[np.bool_]) -> int:

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Indices, Labels, Vector, check_weights
 from recal.clusters import check_clusters, cluster_sums, some_rows, stratified_folds
-from recal.copies import copies_of, near_duplicates
-from recal.errors import DependentRowsWarning, DoubtfulLabelsWarning, FewSamplesWarning, InputError
+from recal.copies import copies_of, warn_of_copies
+from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import log_softmax
 from recal.maps.base import Array, Map
 from recal.maps.guard import keep_answers
@@ -269,22 +269,14 @@ def check_samples(samples: Samples, stacklevel: int = 3) -> None:
             stacklevel=stacklevel,
         )
     if samples.clusters is None:
-        warn_of_copies(samples.logits, samples.labels, stacklevel + 1)
+        check_copies(samples.logits, samples.labels, stacklevel + 1)
 
 
-def warn_of_copies(logits: Floats, labels: Labels, stacklevel: int = 3) -> None:
+def check_copies(logits: Floats, labels: Labels, stacklevel: int = 3) -> None:
     """Warn if rows are near-copies of each other; with many rows, the first ones are compared."""
     first = slice(max(1000, 200_000 // logits.shape[1]))
     scores = log_softmax(np.asarray(logits[first]))
-    count = near_duplicates(scores, scores.argmax(axis=1) != labels[first])
-    if count:
-        warnings.warn(
-            f"{count:,} of {len(scores):,} rows are near-copies of another row, such as frames of "
-            "one video. They count as one sample, not as several. Pass clusters=, one name for all "
-            "rows that belong together (--cluster COLUMN).",
-            DependentRowsWarning,
-            stacklevel=stacklevel,
-        )
+    warn_of_copies(scores, scores.argmax(axis=1) != labels[first], stacklevel)
 
 
 def is_constant(logits: Floats) -> bool:

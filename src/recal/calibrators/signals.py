@@ -23,9 +23,9 @@ from recal.calibrators.signal_models import (
 from recal.calibrators.signal_table import SignalTable, read_correct
 from recal.checks import Indices, Vector
 from recal.clusters import effective_count, stratified_folds
-from recal.copies import count_fitted, near_duplicates, row_hashes, sampled_rows
+from recal.copies import count_fitted, row_hashes, sampled_rows, warn_of_copies
 from recal.engine import one_thread
-from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError
+from recal.errors import FewSamplesWarning, InputError
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import SignalMap
 from recal.schema import Instance, Integers, RandomState, check_parameters
@@ -279,13 +279,6 @@ def copies_of_answers(values: Vector, right: NDArray[Any]) -> Indices | None:
     same = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     # Any two different rows are far apart: only equal rows of signals can be copies.
     places = np.random.default_rng(0).normal(size=(int(same.max()) + 1, 4))
-    count = near_duplicates(places[same], right < 0.5)
-    if not count:
+    if not warn_of_copies(places[same], right < 0.5, stacklevel=5):
         return None
-    warnings.warn(
-        f"{count:,} of {len(right):,} answers are copies of another one and count once. Pass "
-        "clusters=, one name for all answers that belong together (--cluster COLUMN).",
-        DependentRowsWarning,
-        stacklevel=5,
-    )
     return np.asarray(index.reshape(-1))

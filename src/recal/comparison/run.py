@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators import find_method, name_of
 from recal.calibrators.base import Calibrator
-from recal.calibrators.samples import warn_of_copies
+from recal.calibrators.samples import check_copies
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import check_graded, check_labels, is_graded
 from recal.clusters import check_clusters, split_by_cluster
@@ -84,7 +84,7 @@ def compare(
         cuts = _cuts(fit, test, splits, random_state, clusters)
         cut = cuts[0]
         if cut.test.clusters is None:
-            warn_of_copies(fit.logits, _truth(fit))
+            check_copies(fit.logits, _truth(fit))
         setup = Setup(
             n_fit=cut.fit.n_samples,
             n_test=cut.test.n_samples,

@@ -5,7 +5,6 @@ guarantee.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector, as_array
 from recal.clusters import check_clusters, check_names, effective_count
-from recal.copies import near_duplicates, rows_of_fit
+from recal.copies import rows_of_fit, warn_of_copies
 from recal.decisions.certify import Counts, Evidence, labels_needed
 from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
-from recal.errors import DependentRowsWarning, InputError
+from recal.errors import InputError
 from recal.metrics.calibration_error import equal_width_edges, table_of
 from recal.metrics.intervals import rate_interval
 from recal.metrics.row_scores import Classes, score
@@ -121,7 +120,7 @@ def decide(
     )
     n_fitted = rows_of_fit(calibrator, probs, "the guarantee does not hold", _OTHER_SAMPLES)
     if clusters is None:
-        _warn_of_copies(probs, answers.wrong)
+        warn_of_copies(np.log(np.maximum(probs.astype(np.float64), 1e-12)), answers.wrong)
     pieces = answers.parts()
     terms = Terms(bound, confidence, guarantee, costs, len(pieces))
     parts = tuple(terms.part(piece, name) for name, piece in zip(answers.names, pieces))
@@ -154,20 +153,6 @@ def decide(
         bins=table_of(answers.confidence, ~answers.wrong, equal_width_edges(15)),
         share_of=share_of,
     )
-
-
-def _warn_of_copies(probs: ArrayLike, wrong: NDArray[np.bool_]) -> None:
-    """Warn if rows are copies of each other: right or wrong together, and (nearly) equal."""
-    values = np.asarray(probs, np.float64)
-    copies = near_duplicates(np.log(np.maximum(values, 1e-12)), wrong)
-    if copies:
-        warnings.warn(
-            f"{copies:,} of {len(values):,} rows are near-copies of another row, and rows must be "
-            "independent for the guarantee to hold. Pass clusters= (recal: --cluster COLUMN), one "
-            "name for all copies of an input.",
-            DependentRowsWarning,
-            stacklevel=3,
-        )
 
 
 @dataclass(frozen=True)
