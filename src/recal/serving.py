@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from fastapi import Depends, FastAPI, Request
@@ -27,36 +27,20 @@ from numpy.typing import NDArray
 
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.signals import SignalCalibration
-from recal.checks import Flags, Vector
+from recal.checks import Vector
 from recal.decisions.cascade import CascadeRule
 from recal.errors import InputError, RecalError
 from recal.files.paths import Journal
 from recal.files.saved import load
 from recal.views import Views
 from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule, timestamp
-from recal.workflow.panels import next_steps
+from recal.workflow.scoring import Scored, panel_of, score_signals, score_systems, score_views
 
 VARIABLE = "RECAL_SERVE"
 _LOG = logging.getLogger("recal.serving")
 JsonRow = dict[str, Any]
 # What a field of a row must be: an object, a list of numbers, or text.
 _KINDS = {"signals": dict, "answers": dict, "logits": list, "views": dict, "group": str, "id": str}
-
-
-class Scored(NamedTuple):
-    """The answers to some rows.
-
-    Attributes
-    ----------
-    confidence, accepted : (n_rows,); nothing is accepted without a rule
-    answers : the predicted class or answer; None if the system's own answer is scored
-    next : for a cascade, "accept", "review" or the system to ask
-    """
-
-    confidence: Vector
-    accepted: Flags
-    answers: list[Any] | None = None
-    next: list[str] | None = None
 
 
 class Scorer:
@@ -71,14 +55,13 @@ class Scorer:
 
     def __init__(self, calibration: Any) -> None:
         self.calibration = calibration
-        self.rule: Any = getattr(calibration, "decision_", None)
-        grouped = hasattr(calibration, "group_offsets_") or bool(self.rule and self.rule.groups)
+        rule = getattr(calibration, "decision_", None)
+        grouped = hasattr(calibration, "group_offsets_") or bool(rule and rule.groups)
         self.fields: tuple[str, ...] = ("logits", "views")
         self._score: Callable[[Sequence[JsonRow], Any], Scored] = self._score_logits
-        if isinstance(calibration, CascadeRule):
-            grouped, calibration = bool(calibration.groups), calibration.panel
-        if isinstance(calibration, PanelCalibration):
-            self._panel = calibration
+        if isinstance(calibration, PanelCalibration | CascadeRule):
+            if isinstance(calibration, CascadeRule):
+                grouped = bool(calibration.groups)
             self.fields, self._score = ("answers", "signals"), self._score_panel
         elif isinstance(calibration, SignalCalibration):
             grouped = calibration.table_.grouped
@@ -101,23 +84,14 @@ class Scorer:
         groups = np.array([row["group"] for row in rows]) if self.needs_group else None
         return self._score(rows, groups)
 
-    def _accepted(self, confidence: Vector, groups: Any, probs: Any = None) -> Flags:
-        if self.rule is None:
-            return np.zeros(len(confidence), dtype=bool)
-        groups = groups if self.rule.groups else None
-        if probs is None:
-            return np.asarray(self.rule.accept(confidence, groups=groups))
-        return np.asarray(self.rule.accept(probs, confidence, groups))
-
     def _score_signals(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = self.calibration.table_
         names = table.names[: len(table.names) - table.grouped]
         signals = _columns([row["signals"] for row in rows], names)
-        confidence = self.calibration.predict_confidence(signals, groups)
-        return Scored(confidence, self._accepted(confidence, groups))
+        return score_signals(self.calibration, signals, groups)
 
     def _score_panel(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
-        table = self._panel.table_
+        table = panel_of(self.calibration).table_
         given = dict.fromkeys(name for row in rows for name in row["answers"])
         answers = {name: [row["answers"].get(name) for row in rows] for name in given}
         owners = [] if table.table is None else list(zip(table.owner, table.table.names))
@@ -129,9 +103,7 @@ class Scorer:
                 if table.systems[owner] == system
             ]
             signals[system] = _columns([row.get("signals", {}).get(system) for row in rows], names)
-        found = next_steps(self.calibration, answers, signals or None, groups)
-        steps = found.next.tolist() if isinstance(self.calibration, CascadeRule) else None
-        return Scored(found.confidence, found.next == "accept", found.answer.tolist(), steps)
+        return score_systems(self.calibration, answers, signals or None, groups)
 
     def _score_logits(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         specs = sorted(set.intersection(*(set(row.get("views", ())) for row in rows)))
@@ -139,10 +111,7 @@ class Scorer:
             _matrix([row["logits"] for row in rows]),
             {spec: _matrix([row["views"][spec] for row in rows]) for spec in specs},
         )
-        by = groups if hasattr(self.calibration, "group_offsets_") else None
-        probs, confidence = self.calibration.predict_both(views, by)
-        classes = self.calibration.classes_[probs.argmax(axis=1)].tolist()
-        return Scored(confidence, self._accepted(confidence, groups, probs), classes)
+        return score_views(self.calibration, views, groups)
 
 
 def _columns(given: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -204,17 +173,18 @@ class Service:
             self.counts.update({"answers": len(rows), "requests": 1})
             self.counts["accepted"] += int(scored.accepted.sum())
             self.counts["microseconds"] += round(1e6 * (time.perf_counter() - begin))
+        own = None if scored.answers is None else scored.answers.tolist()
         answers = []
         for place, row in enumerate(rows):
             name = checks.get(place) or row.get("id") or secrets.token_hex(8)
             one: JsonRow = {"id": name, "confidence": float(scored.confidence[place])}
-            if scored.answers is not None:
-                one["answer"] = scored.answers[place]
+            if own is not None:
+                one["answer"] = own[place]
             if self.audit is not None:
                 one["accepted"], one["check"] = bool(scored.accepted[place]), place in checks
                 one["rule"] = self.key
             if scored.next is not None:
-                one["next"] = scored.next[place]
+                one["next"] = str(scored.next[place])
             answers.append(one)
         return answers
 

@@ -271,21 +271,16 @@ def _apply_rule(rule_file: Path, record: Any, file: Path, inputs: opt.Inputs, ou
 
 def _apply_table(content: Any, folder: Path, table: Path | None, out: Path) -> None:
     """Add confidence and acceptance, and for a panel answer and next step, to a table."""
-    from recal.workflow.graded import apply_table
-    from recal.workflow.panels import apply_panel
+    from recal.workflow.scoring import apply_to_table
 
     if table is None:
         raise InputError("Name the table of new answers: recal apply FOLDER NEW.csv --out OUT.csv")
     files.check_exists(table)
-    facts: dict[str, Any] = {}
-    if files.is_signal_calibration(content):
-        total, accepted = apply_table(content, table, out)
-    else:
-        facts["next"] = apply_panel(content, folder, table, out)
-        total, accepted = sum(facts["next"].values()), facts["next"].get("accept", 0)
-    print_json({"answers": total, "accepted": accepted, **facts, "file": out})
-    if accepted is not None:
-        say(_share(accepted, total))
+    facts = apply_to_table(content, folder, table, out)
+    total = facts["answers"]
+    print_json({**facts, "file": out})
+    if facts["accepted"] is not None:
+        say(_share(facts["accepted"], total))
     for step, count in facts.get("next", {}).items():
         if step.startswith("ask "):
             say(f"{count:,} questions: {step}, add its answers to the table, and apply again.")

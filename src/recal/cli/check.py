@@ -55,9 +55,9 @@ def check(
                 raise InputError(
                     f"Name the column of right answers in {data}: --label-column COLUMN."
                 )
-            from recal.workflow.panels import graded_panel
+            from recal.workflow.scoring import grade_systems
 
-            accepted, found = graded_panel(
+            accepted, found = grade_systems(
                 content, file.parent, data, about.label_column, about.cluster
             )
         else:

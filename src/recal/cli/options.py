@@ -252,11 +252,11 @@ class Inputs:
 
     def graded(self, path: Path, correct: str | None, calibrator: Any = None) -> Probabilities:
         """Return graded answers with their confidence, from a calibrator or from its column."""
-        from recal.workflow.graded import graded_answers
+        from recal.workflow.scoring import grade_answers
 
         check_exists(path)
         correct = check_correct(path, correct)
-        found = graded_answers(path, correct, calibrator, cluster=self.cluster)
+        found = grade_answers(path, correct, calibrator, cluster=self.cluster)
         return replace(found, **self.columns(path))
 
     def _read_labels(self, path: Path) -> Any:

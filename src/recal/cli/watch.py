@@ -128,7 +128,7 @@ def _read_table(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the confidences of a table of answers, and its signals and clusters."""
     from recal.files.tables import read_table
-    from recal.workflow.graded import confidence_of
+    from recal.workflow.scoring import read_signals
 
     _, content = files.load_saved(reference)
     if not files.is_signal_calibration(content):
@@ -136,7 +136,7 @@ def _read_table(
     table, more = read_table(file), inputs.columns(file)
     if profile.signal_names:
         more["signals"] = {name: table.numbers(name) for name in profile.signal_names}
-    return confidence_of(content, table)[0], more
+    return content.predict_confidence(*read_signals(content, table)), more
 
 
 def _collect(reference: Path, inputs: opt.Inputs) -> Views:

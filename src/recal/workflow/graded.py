@@ -1,6 +1,4 @@
-"""From a table of graded answers to automated answers: split, fit, decide, check, write; then apply
-to new answers.
-"""
+"""From a table of graded answers to automated answers: split, fit, decide, check, write."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ from recal.clusters import some_rows
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted
 from recal.errors import InputError
-from recal.files.probabilities import Probabilities
-from recal.files.tables import Table, read_table, write_with_columns
+from recal.files.tables import Table, read_table
 from recal.workflow.folder import ROWS_OF_TABLE
 from recal.workflow.run import (
     HeldOut,
@@ -87,7 +84,7 @@ def calibrate_answers(
     group, cluster, names = named["group"], named["cluster"], named["signals"]
     used = [named["correct"], *names, *(name for name in (group, cluster) if name is not None)]
     table.check(used)
-    right = _grades(table.path, table, named["correct"])
+    right = read_grades(table, named["correct"])
     groups = None if group is None else table[group]
     clusters = table.clusters(cluster)
     if sizes_before is None:
@@ -164,11 +161,12 @@ def write_rows(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
         writer.writerows(zip(*(column.tolist() for column in columns.values())))
 
 
-def _grades(path: Any, columns: Table, correct: str) -> Vector:
+def read_grades(table: Table, correct: str) -> Vector:
+    """Return 1.0 for right and 0.0 for wrong answers."""
     try:
-        return read_correct(columns[correct], len(columns[correct]))
+        return read_correct(table[correct], table.n_rows)
     except InputError as error:
-        raise InputError(f"{path}, column {correct!r}: {error}") from None
+        raise InputError(f"{table.path}, column {correct!r}: {error}") from None
 
 
 def _signal_names(
@@ -210,63 +208,3 @@ def _probability(
     scores = {name: float(np.mean((one - right)[rows] ** 2)) for name, one in filled.items()}
     best = min(scores, key=lambda name: scores[name], default="")
     return best, filled.get(best)
-
-
-def confidence_of(
-    calibrator: SignalCalibration, table: Table
-) -> tuple[Vector, NDArray[Any] | None]:
-    """Return the confidence of the answers in a table, and their groups if the fit had some."""
-    fitted = calibrator.table_
-    table.check(fitted.names)
-    group = fitted.names[-1] if fitted.grouped else None
-    # The fit says which columns are numbers, whatever this file looks like.
-    signals = {
-        name: table[name] if levels else table.numbers(name)
-        for name, levels in zip(fitted.names, fitted.levels)
-        if name != group
-    }
-    groups = None if group is None else table[group]
-    return calibrator.predict_confidence(signals, groups), groups
-
-
-def graded_answers(
-    path: Path,
-    correct: str,
-    calibrator: SignalCalibration | None = None,
-    *,
-    cluster: str | None = None,
-) -> Probabilities:
-    """Return the confidence of graded answers in a table, and which of them are right; without a
-    calibrator, the confidence is in the column `confidence`.
-    """
-    table = read_table(path)
-    table.check([correct])
-    if calibrator is None and "confidence" not in table:
-        raise InputError(
-            f"{path} has no column 'confidence', which recal apply adds. To measure a calibration, "
-            "name it with --calibration FOLDER."
-        )
-    if calibrator is None:
-        confidence, groups, fitted = table.numbers("confidence"), None, 0
-    else:
-        confidence, groups = confidence_of(calibrator, table)
-        fitted = calibrator.fitted_rows(confidence)
-    right = _grades(path, table, correct) > 0.5
-    return Probabilities(confidence, right, None, None, fitted, groups, table.clusters(cluster))
-
-
-def apply_table(
-    calibrator: SignalCalibration, path: str | os.PathLike[str], out: str | os.PathLike[str]
-) -> tuple[int, int | None]:
-    """Write a copy of a table with the columns `confidence` and, if there is a rule, `accepted`.
-
-    Returns the number of answers and of accepted answers; the latter is None if there is no rule.
-    """
-    table = read_table(path)
-    confidences, groups = confidence_of(calibrator, table)
-    added: dict[str, Any] = {"confidence": confidences}
-    rule = getattr(calibrator, "decision_", None)
-    if rule is not None:
-        added["accepted"] = rule.accept(confidences, groups=groups if rule.groups else None)
-    write_with_columns(table, out, added)
-    return len(confidences), (None if rule is None else int(added["accepted"].sum()))

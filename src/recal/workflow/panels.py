@@ -6,7 +6,6 @@ The summary in the folder says which column has the answer of which system.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +18,10 @@ from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.panel_answers import Match, normalised
 from recal.checks import Flags
 from recal.clusters import some_rows
-from recal.decisions.cascade import CascadeOutcome, CascadeRule, plan_cascade
+from recal.decisions.cascade import CascadeRule, plan_cascade
 from recal.errors import FileError, InputError
-from recal.files.probabilities import Probabilities
 from recal.files.saved import save
-from recal.files.tables import Table, read_table, write_with_columns
+from recal.files.tables import Table, read_table
 from recal.workflow.folder import CALIBRATION, SUMMARY, read_summary
 from recal.workflow.run import HeldOut, Result, Settings, finish, running, split, split_words
 
@@ -91,7 +89,7 @@ def calibrate_panel(
         prices = costs
         systems = sorted(systems, key=lambda one: prices[one.name])
     table = read_table(path)
-    key = _right_answers(table, truth)
+    key = read_right_answers(table, truth)
     given, signals = read_systems(table, systems)
     groups = None if group is None else table[group]
     clusters = table.clusters(cluster)
@@ -108,7 +106,7 @@ def calibrate_panel(
         panel = PanelCalibration(answers=answers, match=match, random_state=seed)
         panel.fit(*read(fit), groups=some_rows(groups, fit), clusters=some_rows(clusters, fit))
         predicted, confidence = panel.predict_both(given, signals, groups)
-        right = _is_right(predicted, key, match)
+        right = is_right(predicted, key, match)
         ids = np.arange(table.n_rows)
         scored = HeldOut(confidence, right, None, groups=groups, clusters=clusters, ids=ids)
         facts: dict[str, Any] = {"systems": panel.gains_}
@@ -128,7 +126,7 @@ def calibrate_panel(
             asked, _, told = read(check_on)
             found = rule.apply(asked, told, some_rows(groups, check_on))
             accepted = found.next == "accept"
-            wrong = accepted & ~_is_right(found.answer, key[check_on], match)
+            wrong = accepted & ~is_right(found.answer, key[check_on], match)
             counts = {"accepted": int(accepted.sum()), "errors": int(wrong.sum())}
             facts["cascade"] = {**cascade_facts(rule), "checked": counts}
             automated = [
@@ -156,7 +154,7 @@ def calibrate_panel(
         return result
 
 
-def _right_answers(table: Table, name: str) -> NDArray[Any]:
+def read_right_answers(table: Table, name: str) -> NDArray[Any]:
     """Return the column of right answers; refuse a row without one."""
     key = table[name]
     if (key == "").any():
@@ -165,7 +163,7 @@ def _right_answers(table: Table, name: str) -> NDArray[Any]:
     return key
 
 
-def _is_right(answers: NDArray[Any], key: NDArray[Any], match: Match) -> Flags:
+def is_right(answers: NDArray[Any], key: NDArray[Any], match: Match) -> Flags:
     return np.array(
         [
             one is not None and normalised(one, match) == normalised(other, match)
@@ -215,96 +213,7 @@ def read_columns(folder: Path) -> tuple[list[SystemColumns], str | None]:
         ) from error
 
 
-def apply_panel(
-    calibration: PanelCalibration | CascadeRule,
-    folder: Path,
-    path: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-) -> dict[str, int]:
-    """Write a copy of a table with `answer`, `confidence`, `accepted` and, with a cascade, `next`.
-
-    `next` is "accept", "review" or "ask NAME". Rows may lack the systems that were not asked yet.
-    Returns how many rows have which next step.
-    """
-    table = read_table(path)
-    found, _ = _outcome(calibration, folder, table)
-    steps = [one if one in ("accept", "review") else f"ask {one}" for one in found.next]
-    added: dict[str, Any] = {
-        "answer": ["" if one is None else str(one) for one in found.answer],
-        "confidence": found.confidence,
-        "accepted": found.next == "accept",
-    }
-    if isinstance(calibration, CascadeRule):
-        added["next"] = steps
-    write_with_columns(table, out, added)
-    return dict(Counter(steps))
-
-
-def graded_panel(
-    calibration: PanelCalibration | CascadeRule,
-    folder: Path,
-    path: str | os.PathLike[str],
-    truth: str,
-    cluster: str | None = None,
-) -> tuple[Flags, Probabilities]:
-    """Return which answers to labelled questions are accepted, and which are right.
-
-    `truth` names the column of right answers.
-    """
-    table = read_table(path)
-    table.check([truth])
-    key, clusters = _right_answers(table, truth), table.clusters(cluster)
-    found, fitted = _outcome(calibration, folder, table)
-    panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
-    right = _is_right(found.answer, key, panel.match)
-    graded = Probabilities(found.confidence, right, None, None, fitted, clusters=clusters)
-    return found.next == "accept", graded
-
-
-def _outcome(
-    calibration: PanelCalibration | CascadeRule, folder: Path, table: Table
-) -> tuple[CascadeOutcome, int]:
-    """Return the answers to the questions in a table, the next step of each, and on about how many
-    of them the panel was fitted.
-    """
-    panel = calibration.panel if isinstance(calibration, CascadeRule) else calibration
-    answers, signals, groups = _read_questions(panel, folder, table)
-    rows = panel.read(answers, signals)
-    fitted = panel.fitted_questions(rows)
-    asked = rows.asked
-    if "next" in table:
-        # A system refused if an earlier run named it, and it has answered other questions only.
-        order = {f"ask {name}": place for place, name in enumerate(panel.table_.systems, 1)}
-        done = dict.fromkeys(("accept", "review"), len(order))
-        told = np.array([(order | done).get(one, 0) for one in table["next"].tolist()])
-        asked = np.maximum(asked, np.minimum(told, asked.max(initial=0)))
-    return next_steps(calibration, answers, signals, groups, asked), fitted
-
-
-def next_steps(
-    calibration: PanelCalibration | CascadeRule,
-    answers: Any,
-    signals: Any,
-    groups: NDArray[Any] | None,
-    asked: Any = None,
-) -> CascadeOutcome:
-    """Return the answers to questions and the next step of each; without a cascade, that is to
-    accept or to review.
-    """
-    if isinstance(calibration, CascadeRule):
-        by = groups if calibration.groups else None
-        return calibration.apply(answers, signals, by, asked=asked)
-    offsets = groups if hasattr(calibration, "group_offsets_") else None
-    chosen, confidence = calibration.predict_both(answers, signals, offsets)
-    rule = getattr(calibration, "decision_", None)
-    accepted = np.zeros(len(confidence), bool)
-    if rule is not None:
-        accepted = rule.accept(confidence, groups=groups if rule.groups else None)
-    step = np.where(accepted, "accept", "review")
-    return CascadeOutcome(chosen, confidence, step, np.zeros(len(step), np.intp))
-
-
-def _read_questions(
+def read_questions(
     panel: PanelCalibration, folder: Path, table: Table
 ) -> tuple[dict[str, Any], dict[str, Any], NDArray[Any] | None]:
     """Return answers and signals by system, and the groups, from the columns that the fit read."""

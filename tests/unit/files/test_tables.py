@@ -11,7 +11,7 @@ import pytest
 from recal import SignalCalibration, decide
 from recal.errors import FileError, InputError
 from recal.files.tables import read_table, write_with_columns
-from recal.workflow.graded import apply_table
+from recal.workflow.scoring import apply_to_table
 
 CELLS = ["007", "7", "1e3", "1000", "12345678901234567", "None", "nan", " x "]
 
@@ -82,7 +82,8 @@ def test_the_types_of_the_fit_hold_for_every_later_file(tmp_path):
     calibrator = SignalCalibration().fit(signals, right)
     calibrator.decision_ = decide(calibrator.predict_confidence(signals), right, risk=0.3).rule
     for name in ("all", "some"):
-        apply_table(calibrator, tmp_path / f"{name}.csv", tmp_path / f"{name}.out.csv")
+        table, out = tmp_path / f"{name}.csv", tmp_path / f"{name}.out.csv"
+        apply_to_table(calibrator, tmp_path, table, out)
     whole = read_table(tmp_path / "all.out.csv").numbers("confidence")
     part = read_table(tmp_path / "some.out.csv").numbers("confidence")
     np.testing.assert_array_equal(whole[some], part)
