@@ -22,7 +22,7 @@ from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
 from recal.errors import FileError, InputError, RecalError, in_both, needs_extra
 from recal.files.paths import admit, refuse_bombs
-from recal.schema import Choice, Number, check
+from recal.schema import Choice, Number, check, kind_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,7 +49,7 @@ class FileFolder(Source):
     what: ClassVar[str]
 
     def __init__(self, root: Path, *, on_error: OnError = "stop") -> None:
-        check(on_error, Choice("stop", "skip"), "on_error")
+        check(on_error, kind_of(OnError), "on_error")
         self.root = Path(root)
         folders = sorted(path for path in _visible(self.root.iterdir()) if path.is_dir())
         self.classes = tuple(folder.name for folder in folders) or None

@@ -42,7 +42,7 @@ from recal.decisions.certify import (
 )
 from recal.decisions.rule import Guarantee, check_share, places_of_groups, promise_in_words
 from recal.errors import InputError
-from recal.schema import Choice, FloatArray, Instance, Number, Record, Share, Texts, check
+from recal.schema import FloatArray, Instance, Number, Record, Share, Texts, check, kind_of
 
 # A threshold that no confidence reaches.
 NEVER = 2.0
@@ -268,7 +268,7 @@ def plan_cascade(
     """
     check_share(risk, "risk")
     check_share(confidence, "confidence")
-    check(guarantee, Choice("confidence", "average"), "guarantee")
+    check(guarantee, kind_of(Guarantee), "guarantee")
     check(review_cost, Number(0.0, ends="()"), "review_cost")
     if not isinstance(panel, PanelCalibration):
         raise InputError(

@@ -21,7 +21,7 @@ from recal.errors import InputError
 from recal.metrics.calibration_error import equal_width_edges, table_of
 from recal.metrics.intervals import rate_interval
 from recal.metrics.row_scores import Classes, score
-from recal.schema import Choice, check
+from recal.schema import check, kind_of
 
 _OTHER_SAMPLES = (
     "Decide on other labelled samples. If there are none, recal.decisions.decide_crossfitted "
@@ -111,7 +111,7 @@ def decide(
     """
     check_share(risk, "risk")
     check_share(confidence, "confidence")
-    check(guarantee, Choice("confidence", "average"), "guarantee")
+    check(guarantee, kind_of(Guarantee), "guarantee")
     probs = as_array(probs, "probs")
     costs = None if cost_error is cost_review is None else Costs(cost_error, cost_review)  # type: ignore[arg-type]
     bound = risk if costs is None else costs.risk

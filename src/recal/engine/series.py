@@ -19,16 +19,14 @@ from math import factorial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recal.checks import Floats, Vector
+from recal.checks import Floats, Indices, Vector
 from recal.engine import SMALL, over_rows
 from recal.engine import rows as kernels
 
-Columns = NDArray[np.intp]
 # Returns an array that contains the requested rows, perhaps among others, and their positions in
 # it.
-ReadRows = Callable[[Columns], tuple[Floats, Columns]]
+ReadRows = Callable[[Indices], tuple[Floats, Indices]]
 # No sequence of betas takes a scale out of this range, so nothing over- or underflows to inf or 0.
 SCALE_RANGE = (1e-100, 1e100)
 # A view's confidence rose if it exceeds the original's by more than this: the distance from 1 to
@@ -89,13 +87,13 @@ class ScaledRows:
         self._here, self._there = np.zeros((2, TERMS, self.shape[0]))
         self._here[REACH] = self._there[REACH] = np.inf  # nothing is known
 
-    def blocks(self) -> Iterator[tuple[Columns, Floats]]:
+    def blocks(self) -> Iterator[tuple[Indices, Floats]]:
         """Yield all rows a piece at a time: their indices and their logits."""
         for part, array, where in self._pieces(np.arange(self.shape[0])):
             together = where[-1] - where[0] == len(where) - 1 and bool((np.diff(where) == 1).all())
             yield part, array[where[0] : where[-1] + 1] if together else array[where]
 
-    def _pieces(self, chosen: Columns) -> Iterator[tuple[Columns, Floats, Columns]]:
+    def _pieces(self, chosen: Indices) -> Iterator[tuple[Indices, Floats, Indices]]:
         size = max(1, _PIECE // self.shape[1])
         for begin in range(0, len(chosen), size):
             part = chosen[begin : begin + size]
@@ -137,7 +135,7 @@ class ScaledRows:
             x[unknown], error[unknown] = self.look(unknown), 0.0
         return x, error
 
-    def look(self, chosen: Columns) -> Vector:
+    def look(self, chosen: Indices) -> Vector:
         """Read some rows at their current scales, and return their x."""
         self._here[:, chosen] = terms = self._look(chosen, self.scales[chosen])
         return terms[1]
@@ -219,7 +217,7 @@ class ScaledRows:
         out[:, rows] = values
         return out
 
-    def _look(self, chosen: Columns, scales: Vector) -> Vector:
+    def _look(self, chosen: Indices, scales: Vector) -> Vector:
         """Read some rows at these scales and return their terms, (TERMS, n_rows)."""
         numbers, begin = np.empty((NUMBERS, len(chosen))), 0
         numbers[SCALE], numbers[TOP] = scales, self.maxima[chosen]
@@ -234,7 +232,7 @@ class ScaledRows:
                 over_rows(kernels.read_rows, where, *pieces, size=work)
         return numbers[:TERMS]
 
-    def drop_at(self, columns: Columns) -> Vector:
+    def drop_at(self, columns: Indices) -> Vector:
         """Return how far the logit at each row's column lies below the row's largest, unscaled; at
         most 0.
         """
@@ -266,7 +264,7 @@ def as_rows(logits: Floats) -> Floats:
     return np.ascontiguousarray(logits, dtype=dtype)
 
 
-def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
+def _readable(logits: Floats, rows: Indices) -> tuple[Floats, Indices]:
     """Return an array that kernels can read, the given one or a copy of the rows, and the rows'
     indices in it.
     """
@@ -275,7 +273,7 @@ def _readable(logits: Floats, rows: Columns) -> tuple[Floats, Columns]:
     return as_rows(logits[rows]), np.arange(len(rows))
 
 
-def _read_rows(block: Floats, columns: Columns, numbers: Vector) -> None:
+def _read_rows(block: Floats, columns: Indices, numbers: Vector) -> None:
     """Do what `engine.rows.read_rows` does, without a compiler."""
     drops = block.astype(np.float64) - numbers[TOP, :, None]
     weights = np.exp(numbers[SCALE, :, None] * drops)
@@ -286,7 +284,7 @@ def _read_rows(block: Floats, columns: Columns, numbers: Vector) -> None:
     fill_terms(numbers)
 
 
-def _near_an_edge(x: Vector, n_bins: int, error: Vector) -> Columns:
+def _near_an_edge(x: Vector, n_bins: int, error: Vector) -> Indices:
     """Return the rows whose confidence is so near an edge of equally wide bins that the error of x
     may cross it.
     """

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Floats, Labels, Vector
+from recal.checks import Floats, Indices, Labels, Vector
 from recal.clusters import effective_count
 from recal.metrics.calibration_error import (
     assign_bins,
@@ -42,7 +42,6 @@ from recal.metrics.calibration_error import (
 from recal.metrics.row_scores import RowScores, first_of_each, score_labelled
 
 Interval = tuple[float, float]
-Units = NDArray[np.intp]
 Norm = Callable[[Vector], Vector]
 CALIBRATION_ERRORS = ("ece", "mce", "adaptive_ece", "debiased_ece", "ks_error")
 PAIRED = (*CALIBRATION_ERRORS, "brier", "nll", "error_rate", "aurc", "auroc")
@@ -109,7 +108,7 @@ class Weights:
     all rows that an independent answer has. `effective` is Kish's effective number of clusters.
     """
 
-    unit: Units
+    unit: Indices
     drawn: Vector
     missing: Vector
     effective: float
@@ -129,7 +128,11 @@ class Weights:
 
 
 def draw_weights(
-    rows: RowScores, clusters: Units | None, draws: int, rng: np.random.Generator, most: int = 1000
+    rows: RowScores,
+    clusters: Indices | None,
+    draws: int,
+    rng: np.random.Generator,
+    most: int = 1000,
 ) -> Weights:
     """Draw weights of clusters or of rows, dealt into at most `most` blocks.
 
@@ -279,7 +282,7 @@ class BootstrapSlots:
         def share(gaps: Vector, sizes: Vector) -> Vector:
             return gaps / sizes.sum(axis=-1, keepdims=True)
 
-        def in_bins(starts: Units) -> Callable[..., Vector]:
+        def in_bins(starts: Indices) -> Callable[..., Vector]:
             return lambda *pair: np.add.reduceat(share(*pair), starts, axis=-1)
 
         def means(gaps: Vector, sizes: Vector) -> Vector:
@@ -331,7 +334,7 @@ def intervals_of(
     values: Mapping[str, float],
     n_bins: int,
     draws: int,
-    clusters: Units | None,
+    clusters: Indices | None,
     rng: np.random.Generator,
 ) -> tuple[dict[str, Interval], dict[str, int]]:
     """Intervals of all metrics, and the number of draws behind each."""
@@ -453,7 +456,7 @@ def paired_draws(
     draws: int,
     n_bins: int = 15,
     random_state: int | None = 0,
-    clusters: Units | None = None,
+    clusters: Indices | None = None,
 ) -> dict[str, Vector]:
     """Draws of each metric of `PAIRED`, (n_methods, draws), with the same weights for all methods,
     so that sampling noise cancels in a difference.

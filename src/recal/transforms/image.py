@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import Matrix
+from recal.checks import Indices, Matrix
 from recal.engine import SMALL, over_rows
 from recal.engine import images as kernels
 from recal.errors import InputError
@@ -92,9 +92,6 @@ def from_planes(planes: Array, layout: str, shape: tuple[int, ...]) -> Array:
     return contiguous(planes if len(shape) == planes.ndim else planes.reshape((-1, *shape[1:])))
 
 
-Places = NDArray[np.int64]
-
-
 @dataclass(frozen=True, eq=False)
 class Bands:
     """A matrix of weights, (target, source), and its nonzero part as `taps`: ``to, at, by``.
@@ -107,7 +104,7 @@ class Bands:
     matrix: Matrix
 
     @cached_property
-    def taps(self) -> tuple[Places, Places, Matrix]:
+    def taps(self) -> tuple[Indices, Indices, Matrix]:
         """The arrays `to`, `at` and `by`, computed on first use because a trace needs only the
         matrix.
         """
@@ -157,7 +154,7 @@ def resample(
     return arrays.cast(out, dtype).reshape(pixels.shape)
 
 
-def _weighted(values: NDArray[Any], at: Places, by: Matrix, axis: int) -> NDArray[Any]:
+def _weighted(values: NDArray[Any], at: Indices, by: Matrix, axis: int) -> NDArray[Any]:
     total = np.zeros((*values.shape[:axis], len(at), *values.shape[axis + 1 :]), values.dtype)
     wide = tuple(-1 if place == axis else 1 for place in range(values.ndim))
     for k in range(by.shape[1]):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from recal.errors import InputError
-from recal.schema import Choice, Levels, ListOf, Number, Record, Size, Sizes, Texts, check
+from recal.schema import Levels, ListOf, Number, Record, Size, Sizes, Texts, check, kind_of
 from recal.transforms import arrays
 
 Outputs = Literal["logits", "probabilities", "votes"]
@@ -24,7 +24,7 @@ Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
 
 def check_outputs(outputs: Any) -> Outputs:
     """Return the kind of a model's outputs; refuse anything else."""
-    kind: Outputs = check(outputs, Choice("logits", "probabilities", "votes"), "outputs")
+    kind: Outputs = check(outputs, kind_of(Outputs), "outputs")
     return kind
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from recal.decisions.cascade import CascadeRule, plan_cascade
 from recal.errors import FileError, InputError
 from recal.files.saved import save
 from recal.files.tables import Table, read_table
+from recal.maps.blend import Answers
 from recal.workflow.folder import CALIBRATION, SUMMARY, read_summary
 from recal.workflow.run import HeldOut, Result, Settings, finish, running, split, split_words
 
@@ -60,7 +61,7 @@ def calibrate_panel(
     *,
     truth: str,
     systems: Sequence[SystemColumns],
-    answers: Literal["free", "kept"] = "free",
+    answers: Answers = "free",
     match: Match = "text",
     costs: Mapping[str, float] | None = None,
     review_cost: float = 0.0,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from recal.checks import Floats
 from recal.clusters import ByRow, count_of_clusters, split_by_cluster
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide, risk_curve
-from recal.decisions.rule import check_share
+from recal.decisions.rule import Guarantee, check_share
 from recal.errors import InputError, recorded_warnings
 from recal.files.paths import json_text, replacing
 from recal.files.probabilities import Probabilities
@@ -61,7 +61,7 @@ class Settings:
     confidence: float = 0.95
     calibrator: Calibrator | None = None
     cross_fit: bool = False
-    guarantee: Literal["confidence", "average"] = "confidence"
+    guarantee: Guarantee = "confidence"
     keep_rows: bool = True
     random_state: int = 0
     command: str = ""
