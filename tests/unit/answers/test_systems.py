@@ -85,25 +85,6 @@ def test_a_server_without_log_probabilities_still_gives_answers(tmp_path, questi
     assert (answer["small_logprob"], answer["small_length"]) == (None, 5)
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("samples", "-1"),
-        ("concurrency", "0"),
-        ("max-tokens", "0"),
-        ("top-logprobs", "-1"),
-        ("options", "A"),
-        ("options", "A b,A c"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_before_the_first_request(
-    tmp_path, question, argument, value
-):
-    with serving(Script(free_text)) as url:
-        assert asks(url, tmp_path, "{q}?", question, f"--{argument}", value) == 2
-    assert not (tmp_path / "a.jsonl.answers.jsonl").exists()
-
-
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_a_table_is_extended_in_its_own_columns(tmp_path, suffix):
     first = {"q": "number 0", "next": "ask small", "small_answer": None, "small_length": None}

@@ -117,7 +117,3 @@ def test_decide_by_group_and_by_cluster(files, capsys):
     assert found["n_clusters"] == 300
     assert typed(line) == 0
     assert "By group, worst first" in capsys.readouterr().out
-    assert typed("decide graded.csv --group topic") == 2
-    assert "has no column 'topic'; it has no, yes, label, subject, video" in capsys.readouterr().err
-    assert typed("decide test.npz --group subject") == 2
-    assert "--rows" in capsys.readouterr().err

@@ -21,6 +21,8 @@ import numpy as np
 
 import recal
 from recal.collecting import models
+from tests.unit.cli.test_panels import write as write_questions
+from tests.unit.workflow.test_later_labels import graded
 
 MODULE = """
 import numpy as np
@@ -140,6 +142,8 @@ def build(folder: Path) -> None:
     (folder / "script.py").write_text("import sys\nsys.exit('usage: script.py --epochs N')\n")
     (folder / "notes.md").write_text("# my notes\n")
     (folder / "log.jsonl").write_text('{"A": 0.7, "B": 0.3, "label": "A"}\n')
+    (folder / "prompt.txt").write_text("{stated}?\n")
+    write_questions(folder / "questions.csv", 300, 0)
     (folder / "net.pt").write_bytes(b"PK\x03\x04 a state dict")
     (folder / "cut.onnx").write_bytes(b"\x08\x07\x12\x05torch" + bytes(30))
     (folder / "model.pkl").write_bytes(pickle.dumps({"weights": [1, 2]}))
@@ -198,12 +202,28 @@ def _write_labels(folder: Path, y: np.ndarray) -> None:
 
 
 def _write_calibrations(folder: Path, logits: np.ndarray, y: np.ndarray) -> None:
-    from recal import Plan, ReCal, Step, TemperatureScaling, read_views, save
+    from recal import (
+        DecisionRule,
+        Plan,
+        ReCal,
+        SignalCalibration,
+        Step,
+        TemperatureScaling,
+        read_views,
+        save,
+    )
+    from recal.files.tables import read_table
 
     save(TemperatureScaling().fit(logits, y), folder / "ts.recal")
     fitted = ReCal(random_state=0, max_iter=1).fit(read_views(folder / "views.npz"))
     fitted.map_ = Plan(tuple(Step(spec, (1.0, 0.9, 0.8, 1.0)) for spec in ("zoom:0.7", "zoom:0.5")))
     save(fitted, folder / "recal.recal")
+    table = read_table(graded(folder / "graded.csv", 300))
+    signals = SignalCalibration().fit(
+        {"stated": table.numbers("stated")}, table.numbers("right") > 0
+    )
+    signals.decision_ = DecisionRule((0.8,), risk=0.2, confidence=0.95)
+    save(signals, folder / "graded.recal")
     whole = (folder / "ts.recal").read_bytes()
     (folder / "cut.recal").write_bytes(whole[: len(whole) // 2])
     (folder / "pickled.recal").write_bytes(pickle.dumps({"beta": 1.0}))
