@@ -41,8 +41,8 @@ class RecalCalibrator:
     Parameters
     ----------
     method : a method's short name, such as `auto`, `ensemble` or `sms`
-    answers : "free" lets the most probable class change, as CalArena's own methods do; "kept" never
-    changes it
+    answers : "free" or "kept"
+        "free" lets the most probable class change, as CalArena's own methods do.
 
     Examples
     --------

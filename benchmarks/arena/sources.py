@@ -36,9 +36,9 @@ class Source:
 
 
 def installed(package: str, file: str) -> Path:
-    """Return the path of a package's file, without importing the package;
+    """Return the path of a package's file, without importing the package.
 
-    FileNotFoundError where it is missing.
+    Raises FileNotFoundError if it is missing.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:

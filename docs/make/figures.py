@@ -2,9 +2,9 @@
 --data FOLDER
 
 Without `--data`, the figures that need no data are drawn: the flow, the four groups, and the arena
-and the panels from their tables in docs/results. With it, the folder holds cifar10_resnet32.npz (labelled
-views) and cifar10_resnet32_damaged.npz (`names`, `logits` (m, n, K), `labels`, and `rows`, the rows
-of the views that were damaged).
+and the panels from their tables in docs/results. With it, the folder holds cifar10_resnet32.npz
+(labelled views) and cifar10_resnet32_damaged.npz (`names`, `logits` (m, n, K), `labels`, and
+`rows`, the rows of the views that were damaged).
 """
 
 from __future__ import annotations

@@ -144,7 +144,10 @@ def shown(
 
 @contextmanager
 def counting(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of newly finished items; `done` were so before."""
+    """Yield a function to call with the number of newly finished items.
+
+    `done` items were finished by an earlier run.
+    """
     watcher = _watched
     if watcher is None or watcher.thread != threading.get_ident():
         yield lambda count: None

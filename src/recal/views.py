@@ -36,15 +36,14 @@ class Views:
 
     Parameters
     ----------
-    logits : array-like of shape (n_samples, n_classes), or (n_samples,) or (n_samples, 1) for a
-    binary model
+    logits : array-like of shape (n_samples, n_classes), (n_samples,) or (n_samples, 1)
         The model's logits for the inputs as they are. Nothing is copied or changed. One number for
         each sample is the log-odds of the second of two classes and becomes the two columns (0,
         log-odds). If all logits are torch tensors or arrays of another library, `predict_proba`
         computes with that library and returns its arrays.
-    transformed : mapping of transformation (or its spec, such as ``"zoom:0.37"``) to an array of
-    the same shape
-        The same model's logits for the transformed inputs.
+    transformed : mapping of transformation to array-like of the same shape
+        The same model's logits for the transformed inputs. A spec such as ``"zoom:0.37"`` may stand
+        for a transformation.
     labels : array-like of shape (n_samples,), optional
         The true classes: integers are column indices; anything else needs `classes`.
     classes : sequence of length n_classes, optional

@@ -1,5 +1,5 @@
-"""What pyproject.toml says about packages holds:
-everything imported is declared, and everything has a minimum.
+"""What pyproject.toml says about packages holds: everything imported is declared, and everything
+has a minimum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Graded answers of any system: logs of language models, tables of signals, endpoints.
 
-Names load on first use: an endpoint needs the package `openai`. `__init__.pyi` lists
-them.
+Names load on first use: an endpoint needs the package `openai`. `__init__.pyi` lists them.
 """
 
 from __future__ import annotations

@@ -324,6 +324,6 @@ def check_asked(stored: Asked | None, own: Asked | None, *, force: bool = False)
         if name in now and now[name] != before[name]
     ]
     if differences and not force:
-        rule = "The calibration was fitted for answers that were asked for otherwise"
-        remedy = "Ask as for the fit, or use --force to apply it all the same"
+        rule = "The calibration was fitted for answers to other prompts or settings"
+        remedy = "Ask as for the fit, or use --force to apply it anyway"
         raise InputError(f"{rule}: {'; '.join(differences)}", remedy=remedy)

@@ -127,11 +127,11 @@ class CalibrationEnsemble(MixedCalibrator):
     of the weight.
 
     If there are views, the log-probabilities of the mixture, of temperature scaling and of a few
-    views (at most 3) are weighted together, as in `ViewStacking`, if samples left out show that views are worth
-    their forward passes. If there are two samples for each entry of a matrix of weights per view,
-    such matrices are tried, shrunk towards the single weight of `ViewStacking`. They are used if
-    they gain more than one standard error on samples left out. With at most eight candidates, all
-    of them may then be used.
+    views (at most 3) are weighted together, as in `ViewStacking`, if samples left out show that
+    views are worth their forward passes. If there are two samples for each entry of a matrix of
+    weights per view, such matrices are tried, shrunk towards the single weight of `ViewStacking`.
+    They are used if they gain more than one standard error on samples left out. With at most eight
+    candidates, all of them may then be used.
 
     Parameters are those of `MixedCalibrator`.
 

@@ -33,9 +33,9 @@ class ViewStacking(GuardedCalibrator):
     With b the beta of temperature scaling and x(z) = log((1 - e) softmax(b z) + e/K), minimise over
     weights a >= 0 and offsets c the mean NLL of softmax(a_0 x(z) + c + sum of a_g x(view g)) plus
     K/n times the sum of c^2 and 5e-5 times the sum of a_g^2. Samples left out decide which views
-    are used, so `fit` may get many candidates. Each further view must add a tenth of the gain so far,
-    because it costs a forward pass (3 % if predictions may change). If no view helps, the result is temperature scaling,
-    at no cost. Samples more confident than `gate` need no view.
+    are used, so `fit` may get many candidates. Each further view must add a tenth of the gain so
+    far, because it costs a forward pass (3 % if predictions may change). If no view helps, the
+    result is temperature scaling, at no cost. Samples more confident than `gate` need no view.
 
     Parameters
     ----------

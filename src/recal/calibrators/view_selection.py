@@ -5,13 +5,11 @@ first, then the best one beside it, and so on. The loss of the samples left out 
 gate and guard, decides how long the path on all samples may be. A further view must
 
 - lower the mean loss of the samples left out by more than one standard error of the paired
-  differences. The first view
-  needs 1 + 5 / sqrt(n) standard errors, because they are unreliable with few samples; offsets alone
-  have many parameters and need 2 + 5 / sqrt(n). With clusters, standard errors and n count
-  clusters; and
+  differences. The first view needs 1 + 5 / sqrt(n) standard errors, because they are unreliable
+  with few samples; offsets alone have many parameters and need 2 + 5 / sqrt(n). With clusters,
+  standard errors and n count clusters; and
 - add at least a share `worth` of the gain of the views before it, because a view costs a forward
-  pass for every
-  prediction. The first view must gain half a per cent of the loss.
+  pass for every prediction. The first view must gain half a per cent of the loss.
 
 Within a step, candidates are screened to second order (slope, curvature and coupling with the
 weights in use) and the best few are fitted. A view that loses information must beat one that loses
@@ -328,11 +326,11 @@ def choose_class_weights(
 
     Parameters
     ----------
-    data :
+    data : StackData
         Contains all candidates after the original and the mixture.
-    chosen :
+    chosen : tuple of int
         The candidates that stacking uses or would use, counted from 1.
-    stacked :
+    stacked : bool
         Whether their stack without matrices is worth its forward passes. If not, matrices must beat
         the mixture.
     """

@@ -23,8 +23,7 @@ def demo(
     A small network learns handwritten digits and becomes overconfident. Temperature scaling, ReCal
     and the default of recal correct its confidence, without retraining it and without changing an
     answer. Then the answers that can be automated with at most 1 % errors are counted, before and
-    after. You get a table, a report, and the files with which the other commands can
-    be tried.
+    after. You get a table, a report, and the files with which the other commands can be tried.
 
     Example: [bold]recal demo --out demo-output[/bold]
     """

@@ -29,8 +29,8 @@ def export(
 
     The file holds the transformations, the model and the plan, and needs neither Python nor recal
     to run. The calibration stores how inputs were prepared: shape, dtype and normalisation
-    ([bold]recal plan[/bold] shows them). Without [bold]--model[/bold] the file holds the plan alone: from `logits`, and
-    `transformed` logits, to `probs`.
+    ([bold]recal plan[/bold] shows them). Without [bold]--model[/bold] the file holds the plan
+    alone: from `logits`, and `transformed` logits, to `probs`.
 
     Example: [bold]recal export calibration.recal --model model.onnx --out calibrated.onnx[/bold]
     """

@@ -57,7 +57,7 @@ def groups(
     if source.labels is not None:
         ranked = zip(GROUP_LABELS.values(), study.ranks.tolist(), study.usual_sizes)
         print_table(
-            "How often each group's ECE ranks so over the transformations",
+            "Rank of each group's ECE, counted over the transformations",
             ["group", "smallest", "second", "third", "largest", "median size"],
             [[label, *row, size] for label, row, size in ranked],
             note=f"Groups of fewer than {FEWEST_RANKED} samples are not ranked.",

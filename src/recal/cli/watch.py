@@ -43,9 +43,9 @@ def watch(
 
     The test compares confidence, class mix and the signals of graded answers. The probability of a
     false alarm is at most --alpha. Calibrations of [bold]recal fit[/bold] have a profile. If it was
-    fitted on views of three or more kinds of damage, accuracy and temperature of
-    the new inputs are estimated from their logits; [bold]recal apply --follow[/bold] uses them. The
-    exit code is 0 with or without an alarm.
+    fitted on views of three or more kinds of damage, accuracy and temperature of the new inputs are
+    estimated from their logits; [bold]recal apply --follow[/bold] uses them. The exit code is 0
+    with or without an alarm.
 
     Example: [bold]recal watch held-out.npz --save profile.recal[/bold]
 

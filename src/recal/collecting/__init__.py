@@ -1,8 +1,7 @@
 """From any model to Views: adapters for models, sources of inputs, engines, and the store.
 
 Names load on first use: some need Pillow, a calibrator, or a package that is not always installed.
-`__init__.pyi` lists
-them.
+`__init__.pyi` lists them.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class ViewsSink(Sink, ABC):
 
 
 def join_labels(source: Source, parts: Iterable[ArrayLike | None]) -> NDArray[Any] | None:
-    """Return the labels of a source, or of its batches in order if they are known only after reading."""
+    """Return the labels of a source, or of its batches in order if only reading shows them."""
     arrays = [np.asarray(part) for part in parts if part is not None]
     if source.labels is not None or not arrays:
         return source.labels

@@ -317,13 +317,12 @@ def open_path(path: Path, **options: Any) -> Source:
         Options that are None are ignored.
 
         - of a folder: `read` ("images", "texts" or "sounds", by default what most file
-          names say), `on_error`,
-          and `cluster_by` ("parent", or a regular expression that finds the cluster in a file
-          name);
+          names say), `on_error`, and `cluster_by` ("parent", or a regular expression that finds the
+          cluster in a file name);
         - of a folder of images: `resize`, `crop` and `pixels`; of sounds: `seconds`;
         - of a table: `label_column` (default "label"), `text_column` (the only column that is read,
-          as texts),
-          `cluster_column` and `group_column` (features only if the model was fitted on them).
+          as texts), `cluster_column` and `group_column` (features only if the model was fitted on
+          them).
     """
     if not path.exists():
         raise FileError(f"There is no file or folder {path}.")

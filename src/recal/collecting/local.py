@@ -88,9 +88,9 @@ def collect(
 
     Parameters
     ----------
-    model : callable, torch module, fitted scikit-learn classifier, ONNX session, (model,
-    processor), or path
-        See `recal.collecting.models.as_model`.
+    model : a model of any kind, or its path
+        A callable, a torch module, a fitted scikit-learn classifier, an ONNX session, or (model,
+        processor). See `recal.collecting.models.as_model`.
     inputs : array, tensor, frame, torch Dataset, or path
         Not yet normalised: transformations act on pixels, and `preprocess` runs after them. A
         folder or dataset is read batch by batch.

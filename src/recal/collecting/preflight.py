@@ -161,9 +161,8 @@ def check_agreement(
 
 
 def _assumed_classes(source: Source) -> tuple[str, ...]:
-    """Return the classes if their order is only assumed:
-
-    folders in alphabetical order, or the numbers 0 and 1.
+    """Return the classes if their order is only assumed: folders in alphabetical order, or the
+    numbers 0 and 1.
     """
     if source.classes is not None:
         return tuple(source.classes)

@@ -134,8 +134,8 @@ class Recommendation:
 
 
 def recommend(comparison: Comparison) -> Recommendation:
-    """Choose a method without letting noise on the test rows buy forward passes or replace a
-    calibrated model.
+    """Choose a method: more forward passes, or a change of a calibrated model, need a gain that is
+    larger than the noise of the test rows.
 
     A method is dropped when some other is distinguishably better by proper scores, at a level
     corrected for the number of methods: the truly best one stays in with a probability of at least

@@ -93,9 +93,8 @@ class Comparison:
     methods : names, "uncalibrated" first
     values : mapping of metric to an array (n_splits, n_methods)
     fit_seconds : array (n_splits, n_methods), CPU seconds
-    passes : forward passes of the model that each method needs for one new input, the mean over the
-    first split's
-        test rows: a gate may spare most of them the views
+    passes : forward passes of the model that each method needs for one new input
+        The mean over the first split's test rows; a gate may spare most of them the views.
     test_labels : the first split's test labels as column indices
     samples : mapping of method to the first split's test rows, their confidence and correctness
     calibrators : mapping of method to the calibrator fitted on the first split
@@ -379,8 +378,7 @@ def markdown_table(
     Parameters
     ----------
     head, rows : the cells as text
-    align : "l" or "r" for each column, as in LaTeX; where it is shorter than the table, the rest
-    goes left
+    align : "l" or "r" for each column, as in LaTeX; columns beyond its end go left
 
     Examples
     --------

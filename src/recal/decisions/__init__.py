@@ -3,8 +3,7 @@ trusting a model.
 
 Start with `decide`: it finds the threshold above which predictions can be accepted. Its
 `DecisionRule` is all that a runtime needs. Names load on first use, so reading a rule from a file
-does not load the code that finds one. `__init__.pyi` lists
-them.
+does not load the code that finds one. `__init__.pyi` lists them.
 """
 
 from __future__ import annotations

@@ -133,9 +133,9 @@ def kept_on_average(
 
 @dataclass(frozen=True)
 class Ranked:
-    """Predictions from the most to the least confident;
+    """Predictions from the most to the least confident.
 
-    cuts are only possible where the confidence changes.
+    Cuts are only possible where the confidence changes.
     """
 
     confidence: Vector  # (n,), falling
@@ -147,7 +147,7 @@ class Ranked:
         return len(self.confidence)
 
     def threshold(self, count: int) -> float:
-        """Return the shortest decimal that accepts exactly the `count` most confident;
+        """Return the shortest decimal that accepts exactly the `count` most confident.
 
         `count` is one of `ends`.
         """

@@ -247,9 +247,8 @@ class Decision(Outcome):
 
     @property
     def table(self) -> tuple[Part, ...]:
-        """The parts, worst first:
-
-        those that accept nothing, then by the share of mistakes among accepted ones.
+        """The parts, worst first: those that accept nothing, then by the share of mistakes among
+        accepted ones.
         """
         return tuple(
             sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate)))

@@ -8,11 +8,9 @@ true class is then kept with at least that probability, for any model. Three sco
 
 - lac: 1 - p. The smallest sets on average (Sadinle, Lei and Wasserman, 2019); also called THR.
 - aps: the probability of all classes that are likelier, and a random part of the class's own
-  (Romano, Sesia and
-  Candes, 2020). Hard samples get larger sets.
+  (Romano, Sesia and Candes, 2020). Hard samples get larger sets.
 - raps: aps with a penalty on every rank beyond the first few (Angelopoulos, Bates, Malik and
-  Jordan, 2021); the
-  penalty is chosen on a part of the samples.
+  Jordan, 2021); the penalty is chosen on a part of the samples.
 
 The penalty must be fixed before looking at the samples that the limit comes from, or the coverage
 would not hold. A random part of the samples therefore chooses the penalty with the smallest sets,
@@ -240,9 +238,9 @@ def fewest_scores(coverage: float) -> int:
 
 
 def limit(scores: Vector, coverage: float) -> float:
-    """Return the k-th smallest score, k = ceil((n + 1) coverage):
+    """Return the k-th smallest score, k = ceil((n + 1) coverage).
 
-    a new score is at most this with that probability. Many samples may have this very score, and
+    A new score is at most this with that probability. Many samples may have exactly this score, and
     float32 computes it a little larger: the limit leaves room for that.
     """
     rank = math.ceil((len(scores) + 1) * coverage - 1e-9)  # so that 10 x 0.9 gives 9

@@ -37,9 +37,9 @@ def watch(
     """Compare a batch of new inputs with those of the fit, without labels.
 
     The test compares confidence, class mix and further signals. If new inputs are like those of the
-    fit, the two can be shuffled. The p-value counts how many shuffles look at least as different in whichever
-    quantity differs most (Westfall and Young's max-T). It is exact for any batch size, so the
-    probability of a false alarm is at most `alpha`.
+    fit, the two can be shuffled. The p-value counts how many shuffles look at least as different in
+    whichever quantity differs most (Westfall and Young's max-T). It is exact for any batch size, so
+    the probability of a false alarm is at most `alpha`.
 
     If the profile was made from labelled views of three or more damaging kinds, the logits of 50 or
     more inputs also give the temperature that suits them and their accuracy. Inputs that are unlike

@@ -46,9 +46,8 @@ def part_of_kernel(*function: Callable[..., Any], **options: Any) -> Any:
 
 
 def thread_count() -> int:
-    """The number of threads to use:
-
-    RECAL_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use.
+    """Return the number of threads to use: RECAL_NUM_THREADS, else OMP_NUM_THREADS, else the cores
+    that this process may use.
     """
     for name in ("RECAL_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "")

@@ -52,8 +52,7 @@ def export_onnx(
 
     Parameters
     ----------
-    model : CalibratedModule, torch.nn.Module, the path of an ONNX file, or a fitted
-    SignalCalibration
+    model : CalibratedModule, torch.nn.Module, path of an ONNX file, or SignalCalibration
         A CalibratedModule has its own calibration and preprocessing. A fixed batch size of an ONNX
         file is made variable if predictions stay the same. A SignalCalibration needs only `path`;
         its file reads `signals` and returns `confidence`.

@@ -87,6 +87,7 @@ class CalibratedModule(torch.nn.Module):
         Runs after the transformation and before the model, as in `collect`: normalisation, for
         instance. If `plan` is a calibrator that knows the normalisation of its views, that is the
         default, and a different one is refused.
+
     Notes
     -----
     `torch.export` and `torch.compile` do not see values, so they compute the views of all rows,

@@ -50,8 +50,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> Path:
 
     Parameters
     ----------
-    obj : a fitted calibrator or CalibratedClassifier, a Plan, a DecisionRule, PredictionSets or a
-    Profile
+    obj : fitted calibrator, CalibratedClassifier, Plan, DecisionRule, PredictionSets or Profile
         What is attached to a calibrator, such as its `decision_`, is saved with it.
     path : where to write; any name will do, ``.recal`` is usual
 

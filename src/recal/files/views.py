@@ -1,9 +1,9 @@
 """Views on disk: one `.npz` file, or a `.zarr` folder for views that do not fit in memory.
 
-Both have `logits` (n, K), optional `labels`, `clusters`, `groups` and `ids` (n,), optional `classes` (K,),
-`transforms` (m,) specs, `transformed` (m, n, K) and optional `preprocessing`: JSON that says how
-inputs were prepared for the model. They are written under a temporary name and renamed, so a reader
-never sees an incomplete file.
+Both have `logits` (n, K), optional `labels`, `clusters`, `groups` and `ids` (n,), optional
+`classes` (K,), `transforms` (m,) specs, `transformed` (m, n, K) and optional `preprocessing`: JSON
+that says how inputs were prepared for the model. They are written under a temporary name and
+renamed, so a reader never sees an incomplete file.
 """
 
 from __future__ import annotations

@@ -66,8 +66,10 @@ class Blend(Map):
         logarithm is finite.
     gate : float in (0, 1] or None
         Samples with at least this confidence use no views; with None, all samples use them.
-    gated_own, gated_offsets :
-        The weight of the original and the offsets at and above the gate.
+    gated_own : float >= 0
+        The weight of the original at and above the gate.
+    gated_offsets : sequence of n_classes numbers
+        The offsets at and above the gate.
     answers : {"kept", "free"}
     mixture, gated_mixture : float >= 0
         The weight of log((1 - epsilon) p + epsilon / K) below and above the gate, where p are the
@@ -222,10 +224,7 @@ Transforms = Annotated[tuple[Transform, ...], ListOf(OneTransform(), keep=tuple)
 
 
 class ViewMean(Map):
-    """The mean of the probabilities of the original and its views, at a temperature:
-
-    test-time augmentation.
-    """
+    """The mean of the probabilities of the original and its views, at a temperature."""
 
     views: Transforms
     beta: Scale
@@ -311,10 +310,7 @@ class Mixture(Map):
 
 
 def member_probs(members: Sequence[Map], reads: Sequence[int], z: Array) -> list[Array]:
-    """Return the probabilities of each member, (n_samples, n_classes) each;
-
-    `reads` as in `Mixture`.
-    """
+    """Return the probabilities of each member, (n_samples, n_classes); `reads` as in `Mixture`."""
     probs: list[Array] = []
     for member, source in zip(members, reads):
         probs.append(member.probs(z if source < 0 else safe_log(probs[source])))

@@ -159,8 +159,9 @@ def svg(chart: Chart, *, id: str = "", alone: bool = False) -> Markup:
 
     Parameters
     ----------
-    id : of the element; with it, the script of the page can find the frame of the data in its
-    attributes alone : draw title, keys and colours (light and dark) as well, for a file of its own
+    id : of the element
+        With it, the script of the page finds the frame of the data in the element's attributes.
+    alone : draw title, keys and colours (light and dark) as well, for a file of its own
     """
     return render("chart.svg", chart=chart, id=id, alone=alone, frame=_Frame(chart, alone))
 

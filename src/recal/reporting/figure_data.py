@@ -141,8 +141,8 @@ class Slices(ByRow):
 
     Attributes
     ----------
-    p_values : corrected for the number of parts (Holm), so that for 95 of 100 calibrated models no
-    part is called off
+    p_values : one per part, corrected for their number (Holm)
+        For 95 of 100 calibrated models, no part is called off.
     """
 
     by: str
@@ -306,8 +306,9 @@ class GroupStudy:
     ----------
     transforms : specs, m of them
     sizes : (m, 4)
-    errors : (m, 4), the ECE of the original inputs in the group; NaN for an empty group or without
-    labels confidence_at : at which class the confidence in the transformed copy was read
+    errors : (m, 4), the ECE of the original inputs in the group
+        NaN for an empty group, or without labels.
+    confidence_at : at which class the confidence in the transformed copy was read
     temperature : the temperature that all logits were divided by
     """
 
@@ -339,9 +340,9 @@ class GroupStudy:
         return sorted(rows, key=lambda row: row[0])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: size and ECE by transformation and group;
+        """Return plain values for JSON: size and ECE by transformation and group.
 
-        None for an empty group.
+        The ECE of an empty group is None.
         """
         names = [member.name.lower() for member in Group]
         rows = list(zip(self.transforms, self.sizes.tolist(), self.errors.tolist()))

@@ -34,8 +34,8 @@ class GroupLosses:
     ----------
     members : (n_samples,) each sample's group
     sizes : (n_groups,) number of samples, or sum of their weights
-    occupied, mistaken : (n_groups,) whether the group has a sample of positive weight, and a wrong
-    prediction
+    occupied : (n_groups,) whether the group has a sample of positive weight
+    mistaken : (n_groups,) whether the group has a wrong prediction
     """
 
     def __init__(

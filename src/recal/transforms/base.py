@@ -74,8 +74,8 @@ class Strengths(Number):
     identity : the strength that changes nothing
     domain : the accepted range
     ends : which ends of the domain are accepted, as in "(]"
-    whole : whether only whole numbers are accepted; pools then draw from a grid of step 1 instead
-    of 0.01
+    whole : whether only whole numbers are accepted
+        Pools then draw from a grid of step 1 instead of 0.01.
     """
 
     def __init__(

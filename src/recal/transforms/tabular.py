@@ -140,8 +140,8 @@ class MedianFill(TableTransform):
 
     The medians are part of the transformation and its spec (to 9 digits), so a saved calibrator
     contains them and never depends on new data. Take them from the training inputs:
-    ``pool("median:0.1-0.9:5", data=X)``. For a category, the most
-    frequent value is used. The choice of features follows from `seed` and the row itself.
+    ``pool("median:0.1-0.9:5", data=X)``. For a category, the most frequent value is used. The
+    choice of features follows from `seed` and the row itself.
 
     Examples
     --------

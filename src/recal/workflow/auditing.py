@@ -60,7 +60,7 @@ class FolderAudit:
         self.journal = Journal(Path(folder) / AUDIT_FILE)
         self.rule, self.key = rule, rule_key(rule)
         records = list(self.journal.read())
-        # Every draw is another one.
+        # A new seed for each draw.
         self.audit = Audit(rule, below=below, random_state=len(records))
         self.pending: dict[str, Check] = {}
         self.grades: dict[str, bool] = {}
