@@ -242,6 +242,15 @@ def check_probs(values: ArrayLike, name: str = "probs", *, binary: bool = False)
     return array
 
 
+def need_labels(labels: Labels | None, purpose: str, aside: str = "") -> Labels:
+    """Return labels that are there; otherwise refuse, and say what they are needed for."""
+    if labels is None:
+        how = "Pass them as `y`, or use views that hold them (--labels FILE)"
+        remedy = f"{how}. {aside}" if aside else how
+        raise InputError(f"Labels are needed to {purpose}", remedy=remedy)
+    return labels
+
+
 def check_labels(
     y: ArrayLike,
     n_samples: int,

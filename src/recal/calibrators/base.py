@@ -38,6 +38,7 @@ from recal.checks import (
     is_array,
     is_single_column,
     looks_like_probabilities,
+    need_labels,
 )
 from recal.copies import MOST_HASHES, count_fitted, row_hashes, sampled_rows
 from recal.errors import InputError, NotFittedError
@@ -261,11 +262,7 @@ class Calibrator(Estimator, ABC):
         names = views.classes if classes is None else classes
         if y is not None:
             labels = check_labels(y, views.n_samples, count, names)
-        elif labels is None:
-            how = "Pass them as `y`, or use views that hold them (--labels FILE)"
-            raise InputError(
-                "Labels are needed to fit", remedy=f"{how}. {ASIDES['no y'].format(name)}"
-            )
+        labels = need_labels(labels, "fit", ASIDES["no y"].format(name))
         clusters = views.clusters if clusters is None else clusters
         groups = views.groups if groups is None else groups
         columns = np.arange(count) if names is None else check_classes(names, count)

@@ -138,9 +138,6 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
             pool = "auto" if self.pool is None else self.pool
             self.pool_ = as_pool(pool, self.random_state, source, self._adapter())
         views = collect(self.model, source, self.pool_, labels=y, classes=classes, **self._how())
-        if views.labels is None:
-            aside = ASIDES["no y"].format(type(self).__name__)
-            raise InputError("Labels are needed to fit", remedy=f"Pass them as `y`. {aside}")
         calibrator.fit(views, sample_weight=sample_weight, clusters=clusters)
         self.calibrator_: Calibrator = calibrator
         self.classes_ = self.calibrator_.classes_

@@ -15,7 +15,7 @@ from recal.calibrators import find_method, name_of
 from recal.calibrators.base import Calibrator
 from recal.calibrators.samples import check_copies
 from recal.calibrators.temperature import TemperatureScaling
-from recal.checks import check_graded, check_labels, is_graded
+from recal.checks import Labels, check_graded, check_labels, is_graded, need_labels
 from recal.clusters import check_clusters, split_by_cluster
 from recal.comparison.results import UNCALIBRATED, Comparison, Setup
 from recal.errors import DependentRowsWarning, InputError, RecalError, recorded_warnings
@@ -398,10 +398,5 @@ def _clusters(views: Views) -> NDArray[np.intp] | None:
     return None if views.clusters is None else check_clusters(views.clusters, len(views))
 
 
-def _truth(views: Views) -> NDArray[np.intp]:
-    if views.labels is None:
-        raise InputError(
-            "Labels are needed to compare methods",
-            remedy="Use views that hold them: an array `labels`",
-        )
-    return views.labels
+def _truth(views: Views) -> Labels:
+    return need_labels(views.labels, "compare methods")

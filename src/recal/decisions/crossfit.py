@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.samples import as_views
 from recal.calibrators.signal_table import SignalTable, columns_of, read_correct
 from recal.calibrators.signals import copies_of_answers
-from recal.checks import Floats, Indices, Labels, check_labels
+from recal.checks import Floats, Indices, Labels, check_labels, need_labels
 from recal.clusters import (
     check_clusters,
     cluster_folds,
@@ -23,7 +23,7 @@ from recal.clusters import (
 from recal.copies import copies_of
 from recal.decisions.decision import Decision
 from recal.decisions.guarantee import decide
-from recal.errors import DependentRowsWarning, FewSamplesWarning, InputError, UnseenGroupsWarning
+from recal.errors import DependentRowsWarning, FewSamplesWarning, UnseenGroupsWarning
 from recal.metrics.row_scores import Classes
 from recal.schema import Number, check
 from recal.views import Views
@@ -98,10 +98,7 @@ def decide_crossfitted(
         X = as_views(X, needs_views=calibrator.needs_views, method=type(calibrator).__name__)
         classes = X.classes if classes is None else tuple(np.asarray(classes).tolist())
         labels = X.labels if y is None else check_labels(y, X.n_samples, X.n_classes, classes)
-        if labels is None:
-            raise InputError(
-                "Labels are needed to decide: pass them as `y`, or use views that hold them."
-            )
+        labels = need_labels(labels, "decide")
         truth = _by_name(labels, classes)
         groups = X.groups if groups is None else row_names(groups, X.n_samples, "groups")
         clusters = X.clusters if clusters is None else clusters

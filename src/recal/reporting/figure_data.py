@@ -384,8 +384,6 @@ def group_study(
     """
     if not views.transforms:
         raise InputError("These views hold no transformations, so there is nothing to group.")
-    if scaled and views.labels is None:
-        raise InputError("`scaled=True` fits a temperature, which needs labels.")
     beta = float(TemperatureScaling().fit(views).beta_) if scaled else 1.0
     original = views.logits * beta
     probs = softmax(original)

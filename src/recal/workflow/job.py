@@ -19,7 +19,7 @@ import numpy as np
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
-from recal.checks import Floats, Labels
+from recal.checks import Floats, Labels, need_labels
 from recal.clusters import row_names
 from recal.collecting.blocks import Job
 from recal.collecting.fingerprint import digest
@@ -215,10 +215,7 @@ def calibrate_views(
     Clusters and groups come from the views. `parts` are the rows to fit, to decide and to check on;
     by default random ones.
     """
-    if views.labels is None:
-        raise InputError(
-            "The views have no labels", remedy="Pass views with labels (--labels FILE)"
-        )
+    need_labels(views.labels, "calibrate")
     seed, say, keep_previous = settings.random_state, settings.say, parts is not None
     if parts is None:
         parts = split(views.n_samples, seed, views.clusters, settings.cross_fit)

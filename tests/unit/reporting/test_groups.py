@@ -57,5 +57,5 @@ def test_without_labels_there_are_sizes_and_no_errors():
 def test_views_without_transformations_are_refused():
     with pytest.raises(InputError, match="no transformations"):
         group_study(Views([[2.0, 0.0]]))
-    with pytest.raises(InputError, match="needs labels"):
+    with pytest.raises(InputError, match="Labels are needed"):
         group_study(Views([[2.0, 0.0]], {"zoom:0.5": [[1.5, 0.0]]}), scaled=True)
