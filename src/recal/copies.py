@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels
+from recal.engine import row_blocks
 from recal.errors import DependentRowsWarning, InputError, SameRowsWarning
 
 Hashes = NDArray[np.uint64]
@@ -36,7 +37,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MOST_COPIES = 0.05
 
 
-def row_hashes(rows: ArrayLike, block_size: int = 1_000_000) -> Hashes:
+def row_hashes(rows: ArrayLike) -> Hashes:
     """Return a hash of each row, (n_samples,) uint64, of its first 64 numbers as float32.
 
     The hash is the sum of the numbers' bits times odd factors, modulo 2**64, mixed once more. Rows
@@ -54,12 +55,11 @@ def row_hashes(rows: ArrayLike, block_size: int = 1_000_000) -> Hashes:
     width = min(array.shape[1], 64)
     factors = mix(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     hashes = np.empty(len(array), np.uint64)
-    size = max(1, block_size // width)
-    for begin in range(0, len(array), size):
+    for part in row_blocks(len(array), width):
         with np.errstate(over="ignore"):  # values beyond float32 become inf
-            block = np.ascontiguousarray(array[begin : begin + size, :width], dtype=np.float32)
+            block = np.ascontiguousarray(array[part, :width], dtype=np.float32)
             block = block + np.float32(0.0)  # -0 becomes 0
-        hashes[begin : begin + size] = mix(np.einsum("ij,j->i", block.view(np.uint32), factors))
+        hashes[part] = mix(np.einsum("ij,j->i", block.view(np.uint32), factors))
     return hashes
 
 

@@ -9,6 +9,7 @@ from scipy.special import log_softmax, softmax
 
 import recal.calibrators.gaussian_process as latent_process
 from recal.calibrators.gaussian_process import LatentProcess
+from recal.engine import row_blocks
 
 POINTS = np.linspace(-5.0, 0.0, 4)
 LENGTH, VARIANCE = 1.5, 0.8
@@ -76,7 +77,7 @@ def test_no_mean_and_covariance_reach_a_higher_bound(data):
 
 def test_taking_samples_in_parts_changes_nothing(data, monkeypatch):
     whole = LatentProcess(*data, POINTS, LENGTH).fit(VARIANCE)
-    monkeypatch.setattr(latent_process, "_PART", 60)
+    monkeypatch.setattr(latent_process, "row_blocks", lambda *shape: row_blocks(*shape[:2], 60))
     parts = LatentProcess(*data, POINTS, LENGTH).fit(VARIANCE)
     assert parts.bound == pytest.approx(whole.bound, abs=1e-10)
     np.testing.assert_allclose(parts.mean, whole.mean, atol=1e-8)

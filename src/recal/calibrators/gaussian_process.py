@@ -12,15 +12,12 @@ import scipy
 from recal.calibrators.base import GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.checks import Labels
+from recal.engine import row_blocks
 from recal.maps.arrays import log_softmax
 from recal.maps.scaling import LatentFunction
 from recal.progress import track
 from recal.schema import RandomState
 from recal.solvers.convex import minimise
-
-# Rows are processed in parts of this many values, so that they stay in or near the processor's
-# cache.
-_PART = 500_000
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,9 @@ class LatentProcess:
         self, log_probs: np.ndarray, labels: Labels, points: np.ndarray, length: float
     ) -> None:
         self.log_probs, self.labels, self.points, self.length = log_probs, labels, points, length
-        step = max(1, _PART // (log_probs.shape[1] * len(points)))
-        self._rows = [slice(first, first + step) for first in range(0, len(labels), step)]
+        width = log_probs.shape[1] * len(points)
+        # Parts of this many values stay in or near the processor's cache.
+        self._rows = list(row_blocks(len(labels), width, 500_000))
         self._kept: list[np.ndarray | None] = [None] * len(self._rows)
         # Up to 160 MB, phi is kept between the hundred passes; computing it takes most of a pass.
         if log_probs.size * len(points) <= 20_000_000:

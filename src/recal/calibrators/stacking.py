@@ -13,6 +13,7 @@ from recal.calibrators.base import GuardedCalibrator, from_fit
 from recal.calibrators.samples import Samples
 from recal.calibrators.view_selection import StackData, ViewChoice, choose_views
 from recal.checks import Floats
+from recal.engine import row_blocks
 from recal.engine.series import ScaledLogits
 from recal.maps.blend import Answers, Blend, ViewMean
 from recal.maps.steps import Plan
@@ -112,10 +113,9 @@ def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilo
     """Write the values of `maps.arrays.soft_log_probs` into `out` in float32, in a third of the
     time.
     """
-    size, n_classes = max(1, 200_000 // logits.shape[1]), logits.shape[1]
-    for begin in range(0, len(logits), size):
-        part = logits[begin : begin + size]
-        x = out[begin : begin + size]
+    n_classes = logits.shape[1]
+    for rows in row_blocks(len(logits), n_classes, 200_000):
+        part, x = logits[rows], out[rows]
         x[:] = part - part.max(axis=1, keepdims=True)
         x *= np.float32(beta)
         np.exp(x, out=x)

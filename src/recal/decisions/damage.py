@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from recal.checks import Floats, Labels, Vector
 from recal.decisions.following import WatchResult
+from recal.engine import row_blocks
 from recal.errors import InputError
 from recal.maps.arrays import log_softmax, sigmoid
 from recal.schema import SMALLEST, Count, FloatArray, Integers, ListOf, Number, Record, Text
@@ -53,7 +54,7 @@ _GRID = np.arange(-20, 9) * 0.15
 _ANSWER, _RIGHT, _LOSSES = 9, 10, 11
 
 
-def row_numbers(logits: Floats, beta: float, cut: float, block_size: int = 2_000_000) -> Vector:
+def row_numbers(logits: Floats, beta: float, cut: float) -> Vector:
     """Return what each row of logits contributes to the nine statistics, (n_samples, 10).
 
     The columns: confidence at `beta`; whether the entropy lies below `cut` (ATC; Garg et al.,
@@ -62,16 +63,15 @@ def row_numbers(logits: Floats, beta: float, cut: float, block_size: int = 2_000
     """
     n, n_classes = logits.shape
     values = np.empty((n, 10))
-    step = max(1, block_size // n_classes)
-    for start in range(0, n, step):
-        plain = np.asarray(logits[start : start + step], np.float64)
+    for part in row_blocks(n, n_classes, 2_000_000):
+        plain = np.asarray(logits[part], np.float64)
         centred = plain - plain.mean(axis=1, keepdims=True)
         confidence, entropy = _certainty(plain, beta)
         squares = np.einsum("ij,ij->i", centred, centred)
         norm = np.log(squares + 1e-12)
         shares = [confidence, entropy < cut, *(confidence > level for level in (0.99, 0.9, 0.6))]
         sizes = [centred.max(axis=1), np.sqrt(squares / n_classes), norm, norm**2]
-        values[start : start + step] = np.column_stack([*shares, *sizes, plain.argmax(axis=1)])
+        values[part] = np.column_stack([*shares, *sizes, plain.argmax(axis=1)])
     return values
 
 

@@ -85,6 +85,15 @@ def over_rows(
         job.result()
 
 
+def row_blocks(n_rows: int, width: int, values: int = 1_000_000) -> Iterator[slice]:
+    """Return slices that cover all rows of this width, about so many values each.
+
+    A million values are a few megabytes: enough to be fast, and small enough for many arrays.
+    """
+    size = max(1, min(n_rows, values // width))
+    return (slice(start, start + size) for start in range(0, n_rows, size))
+
+
 @lru_cache(maxsize=1)
 def _libraries() -> Any:
     # Finding the libraries takes a millisecond, setting their threads takes microseconds.

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from recal.checks import Floats, Indices, Vector
-from recal.engine import SMALL, over_rows
+from recal.engine import SMALL, over_rows, row_blocks
 from recal.engine import rows as kernels
 
 # Returns an array that contains the requested rows, perhaps among others, and their positions in
@@ -94,9 +94,8 @@ class ScaledRows:
             yield part, array[where[0] : where[-1] + 1] if together else array[where]
 
     def _pieces(self, chosen: Indices) -> Iterator[tuple[Indices, Floats, Indices]]:
-        size = max(1, _PIECE // self.shape[1])
-        for begin in range(0, len(chosen), size):
-            part = chosen[begin : begin + size]
+        for rows in row_blocks(len(chosen), self.shape[1], _PIECE):
+            part = chosen[rows]
             array, where = _readable(*self._read(part))
             yield part, array, where
 

@@ -13,7 +13,7 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,13 @@ import numpy as np
 from numpy.lib import format as numpy_format
 from numpy.typing import ArrayLike, NDArray
 
+from recal.engine import row_blocks
 from recal.errors import FileError, InputError, needs_extra
 from recal.files.paths import admit, check_file, local_path, refuse_bombs, replacing
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
 
 npy: Any = numpy_format  # it has no type annotations
-# About 4 MB of float32: large enough to be fast, small enough to keep several in memory.
-_PART_VALUES = 1_000_000
 LEDGER_FILE = "ledger.txt"  # only in folders that recal wrote
 OF_ROWS = ("labels", "classes", "clusters", "groups", "ids")
 
@@ -105,7 +104,7 @@ def write_views(views: Views, target: Path) -> Path:
             f"Views are written to a name ending in .npz or .zarr, got {target.name!r}."
         )
     shape, first = (views.n_samples, views.n_classes), views[:1]
-    slices = list(row_parts(*shape))
+    slices = list(row_blocks(*shape))
     logits = (views[rows].logits for rows in slices)
     arrays: dict[str, Any] = {"logits": ArrayParts(shape, first.logits.dtype, logits)}
     if views.transforms:
@@ -130,12 +129,6 @@ def details(views: Views) -> dict[str, Any]:
     if views.preprocessing is not None:
         found["preprocessing"] = views.preprocessing.as_json()
     return {name: values for name, values in found.items() if values is not None}
-
-
-def row_parts(n_samples: int, n_classes: int) -> Iterator[slice]:
-    """Return slices that cover all rows, about a million values each."""
-    step = max(1, min(n_samples, _PART_VALUES // n_classes))
-    return (slice(start, start + step) for start in range(0, n_samples, step))
 
 
 def _read_preprocessing(text: NDArray[Any] | None) -> Preprocessing | None:

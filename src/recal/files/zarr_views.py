@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.checks import Floats
+from recal.engine import row_blocks
 from recal.errors import FileError, InputError
 from recal.files.paths import (
     check_file,
@@ -43,7 +44,7 @@ from recal.files.paths import (
     replace_folder,
     replacing,
 )
-from recal.files.views import LEDGER_FILE, OF_ROWS, details, row_parts
+from recal.files.views import LEDGER_FILE, OF_ROWS, details
 from recal.transforms import as_transform
 from recal.transforms.preprocessing import Preprocessing
 from recal.views import Views
@@ -259,7 +260,7 @@ def write_folder(views: Views, target: Path) -> None:
 
 
 def _write_blocks(views: Views, folder: Path) -> None:
-    slices = list(row_parts(views.n_samples, views.n_classes))
+    slices = list(row_blocks(views.n_samples, views.n_classes))
     header = {"kind": WRITTEN, "version": FORMAT, "batch_size": slices[0].stop}
     ledger, first = Ledger(folder, header), views[:1]
     layers = [first.logits, *(first.transformed(one) for one in views.transforms)]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.engine import row_blocks
 from recal.errors import InputError
 from recal.maps.arrays import linear, row_max, row_sum, safe_log, soft_log_probs, softmax
 from recal.maps.base import Array, Map, ViewLogits, like, namespace, wide
@@ -151,9 +152,7 @@ class Blend(Map):
         if not isinstance(logits, np.ndarray):
             return self._is_below(wide(logits))
         needed = np.empty(len(logits), dtype=bool)
-        size = max(1, 1_000_000 // logits.shape[1])  # a few megabytes as float64
-        for begin in range(0, len(logits), size):
-            part = slice(begin, begin + size)
+        for part in row_blocks(*logits.shape):
             needed[part] = self._is_below(wide(logits[part]))
         return needed
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Vector, check_logits
-from recal.engine import SMALL, over_rows
+from recal.engine import SMALL, over_rows, row_blocks
 from recal.engine import rows as kernels
 from recal.engine.series import RISE, SCALE_RANGE, ScaledLogits, ScaledRows
 from recal.errors import InputError
@@ -271,9 +271,7 @@ def replayed_scales(
     numbers, betas = program
     scales = np.full(len(logits), start)
     dtype = np.result_type(np.float32, logits, *views)
-    n_rows = max(1, 1_000_000 // (logits.shape[1] * (1 + len(views))))
-    for begin in range(0, len(logits), n_rows):
-        part = slice(begin, begin + n_rows)
+    for part in row_blocks(len(logits), logits.shape[1] * (1 + len(views))):
         stack = np.stack([logits[part], *(view[part] for view in views)], dtype=dtype)
         work = stack, confidence_at == "own", numbers, betas
         over_rows(kernels.replay, scales[part], *work, size=stack.size)

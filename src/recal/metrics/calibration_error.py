@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Labels, Vector, is_graded
+from recal.engine import row_blocks
 from recal.errors import InputError
 from recal.metrics.row_scores import (
     Classes,
@@ -123,13 +124,10 @@ def classwise_gaps(
     return gaps
 
 
-def _blocks(
-    probs: Floats, order: Labels | None, numbers: int = 200_000
-) -> Iterator[tuple[Any, Vector]]:
+def _blocks(probs: Floats, order: Labels | None) -> Iterator[tuple[Any, Vector]]:
     """Yield blocks of rows and a float64 copy of each, small enough for the processor's cache."""
-    step = max(1, numbers // probs.shape[1])
-    for start in range(0, len(probs), step):
-        rows = slice(start, start + step) if order is None else order[start : start + step]
+    for part in row_blocks(len(probs), probs.shape[1], 200_000):
+        rows = part if order is None else order[part]
         yield rows, np.array(probs[rows], np.float64, order="C")
 
 

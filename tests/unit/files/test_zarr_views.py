@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import zarr
 
 from recal import ReCal, TemperatureScaling, Views, ViewStacking, collect, read_views
-from recal.engine import series
+from recal.engine import row_blocks, series
 from recal.errors import FileError, InputError
 from recal.files.zarr_views import COLLECTED, WRITTEN, Ledger, read_ledger
 
@@ -39,7 +40,8 @@ def store(request, tmp_path, monkeypatch):
     """A folder of four rows a block, from each of the two writers."""
     path = tmp_path / "v.zarr"
     if request.param == "written":
-        monkeypatch.setattr("recal.files.views._PART_VALUES", 12)
+        few = partial(row_blocks, values=12)
+        monkeypatch.setattr("recal.files.zarr_views.row_blocks", few)
         make().write(path)
     else:
         collect(three_logits, IMAGES, POOL, labels=np.arange(20) % 3, batch_size=4, out=path)
