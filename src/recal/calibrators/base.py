@@ -409,7 +409,7 @@ class Calibrator(Estimator, ABC):
         rule = self.rule()
         groups = X.groups if groups is None and isinstance(X, Views) else groups
         both = self.predict_both(X, groups if hasattr(self, "group_offsets_") else None)
-        return np.asarray(rule.accept(*both) if groups is None else rule.accept(*both, groups))
+        return np.asarray(rule.accept(*both, groups))
 
     def rule(self) -> Any:
         """Return the rule in `decision_`; if none was set, the error explains how to set one."""

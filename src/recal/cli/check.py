@@ -65,9 +65,8 @@ def check(
                 found = about.graded(data, correct, content)
             else:
                 found = about.calibrated(data, file, files.check_calibration(file, content))
-            groups = found.groups if rule.groups else None
-            files.check_groups(rule, groups, data)
-            accepted = rule.accept(found.probs, found.confidence, groups)
+            files.check_groups(rule, found.groups, data)
+            accepted = rule.accept(found.probs, found.confidence, found.groups)
         better = ("these figures are better than on new inputs", "Check on other samples.")
         warn_of_fitted(found.fitted_rows, len(accepted), *better)
         verdict = check_promise(rule, accepted, found.correct, found.clusters, alpha=alpha)

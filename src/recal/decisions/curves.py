@@ -121,7 +121,7 @@ def risk_by_group(
     """
     wrong = ~score(probs, y, classes).correct
     names, index = check_names(groups, len(wrong), "groups")
-    accepted = rule.accept(probs, confidences, groups if rule.groups else None)
+    accepted = rule.accept(probs, confidences, groups)
     n_accepted, n_errors = (
         np.bincount(index[some], minlength=len(names)) for some in (accepted, accepted & wrong)
     )

@@ -79,9 +79,7 @@ def automation(
         own = None if graded or method == comparison.methods[0] else rows.confidence
         decision = decide(probs, truth, risk, confidences=own)
         curve = curve or risk_curve(probs, truth, SHOWN_RISKS, confidences=own)
-    accepted = decision.accept(
-        probs, None if graded else rows.confidence, groups if decision.rule.groups else None
-    )
+    accepted = decision.accept(probs, None if graded else rows.confidence, groups)
     return Automation(
         name=method,
         n_samples=len(rows),
