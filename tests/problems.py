@@ -265,3 +265,20 @@ def rows_of(columns, rows):
     if isinstance(columns, dict):
         return {name: rows_of(column, rows) for name, column in columns.items()}
     return columns[rows]
+
+
+def seeded(method):
+    """Return a calibrator of this class that draws the same numbers each time."""
+    return method(random_state=0) if "random_state" in method().get_params() else method()
+
+
+def nll_of_graded(confidence, correct):
+    """Return the mean negative log-likelihood of confidences, given which answers are right."""
+    return float(-np.log(np.where(correct, confidence, 1 - confidence)).mean())
+
+
+def graded_confidences(n, seed=0, error=0.3):
+    """Return calibrated confidences and which answers are right; `error` is the largest doubt."""
+    rng = np.random.default_rng(seed)
+    doubt = error * rng.random(n)
+    return 1 - doubt, rng.random(n) >= doubt

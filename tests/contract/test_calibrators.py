@@ -22,6 +22,7 @@ from recal.clusters import stratified_folds
 from recal.errors import InputError, NotFittedError
 from recal.views import Views
 from tests.problems import nll
+from tests.problems import seeded as make
 
 # Averaging over views learns nothing, and strong views make it worse than no calibration.
 LEARNS_NOTHING = {"tta"}
@@ -61,14 +62,6 @@ def draw(
     calibrated = rng.normal(scale=1.5, size=(n, k)).astype(np.float32).astype(np.float64)
     labels = (calibrated + rng.gumbel(size=(n, k))).argmax(axis=1)
     return overconfidence * calibrated, labels
-
-
-def make(method: type[Calibrator]) -> Calibrator:
-    return (
-        method(random_state=0)
-        if "random_state" in inspect.signature(method).parameters
-        else method()
-    )
 
 
 @cache

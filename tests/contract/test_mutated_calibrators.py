@@ -20,7 +20,7 @@ from recal.maps.base import Map
 from recal.maps.blend import Blend
 from recal.maps.steps import Plan
 from recal.schema import field_names
-from tests.problems import views
+from tests.problems import seeded, views
 
 METHODS = {method.short_name: method for method in CALIBRATORS}
 problem = partial(views, n=60, scale=3, noise=0.7, transforms=("zoom:0.3", "zoom:0.5"))
@@ -33,8 +33,7 @@ def files(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, method in METHODS.items():
-            seeded = {"random_state": 0} if "random_state" in method().get_params() else {}
-            fitted = method(**seeded).fit(problem())
+            fitted = seeded(method).fit(problem())
             held[name] = fitted, save(fitted, folder / f"{name}.recal").read_bytes()
     return held
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -12,7 +10,7 @@ from recal import load, save
 from recal.calibrators import CALIBRATORS
 from recal.maps.base import Map
 from recal.schema import field_names
-from tests.problems import views
+from tests.problems import seeded, views
 
 NAMES = ["dog", "ant", "cat"]
 VIEWS = views(90, scale=3, noise=0.7, classes=NAMES)
@@ -21,8 +19,7 @@ VIEWS = views(90, scale=3, noise=0.7, classes=NAMES)
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 @pytest.mark.parametrize("method", CALIBRATORS, ids=lambda method: method.short_name)
 def test_a_saved_calibrator_answers_the_same_and_can_be_fitted_again(method, tmp_path):
-    seeded = {"random_state": 0} if "random_state" in inspect.signature(method).parameters else {}
-    fitted = method(**seeded).fit(VIEWS)
+    fitted = seeded(method).fit(VIEWS)
     again = load(save(fitted, tmp_path / "calibrator.recal"))
     assert type(again) is method
     assert again.get_params() == fitted.get_params()

@@ -22,6 +22,7 @@ import recal
 from recal import CalibratedClassifier, TemperatureScaling
 from recal.calibrators import CALIBRATORS
 from recal.errors import InputError
+from tests.problems import seeded
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning"),
@@ -176,16 +177,15 @@ def test_weights_repeat_samples(method):
     y = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
     whole = np.ones(90, np.intp) if method.short_name in CROSS_FITTED else rng.integers(0, 3, 90)
     order = np.repeat(np.arange(90), whole)
-    make = (lambda: method(random_state=0)) if "random_state" in method().get_params() else method
-    weighed = make().fit(logits, y, sample_weight=whole).predict_proba(logits)
-    repeated = make().fit(logits[order], y[order]).predict_proba(logits)
+    weighed = seeded(method).fit(logits, y, sample_weight=whole).predict_proba(logits)
+    repeated = seeded(method).fit(logits[order], y[order]).predict_proba(logits)
     np.testing.assert_allclose(weighed, repeated, atol=1e-6)
     if method.short_name in ("ts", "vs"):
-        sevenths = make().fit(logits, y, sample_weight=whole / 7).predict_proba(logits)
+        sevenths = seeded(method).fit(logits, y, sample_weight=whole / 7).predict_proba(logits)
         np.testing.assert_allclose(sevenths, repeated, atol=2e-5)
     if not method.takes_weights:
         with pytest.raises(InputError, match=r"whole numbers.*0\.5"):
-            make().fit(logits, y, sample_weight=np.full(90, 0.5))
+            seeded(method).fit(logits, y, sample_weight=np.full(90, 0.5))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import recal
 from recal.files.probabilities import write_prob_file
+from tests import problems
 
 # Whose import takes longer than all the rest of such a command.
 HEAVY = "numba scipy sklearn torch onnx onnxruntime zarr matplotlib pandas pyarrow ray"
@@ -47,18 +47,16 @@ REFUSED = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("startup")
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 2000)
-    logits = np.eye(2)[y] * 2 + rng.normal(size=(2000, 2))
-    recal.Views(logits, labels=y).write(place / "views.npz")
-    recal.save(recal.TemperatureScaling().fit(logits, y), place / "ts.recal")
-    views = recal.Views(logits, {"zoom:0.5": logits + rng.normal(size=(2000, 2))}, y)
+    views = problems.views(2000, 2, scale=2, noise=0.5, keep=1, transforms=["zoom:0.5"])
+    plain = recal.Views(views.logits, labels=views.labels)
+    plain.write(place / "views.npz")
     views.write(place / "three.npz")
-    recal.save(recal.ReCal(max_iter=2, random_state=0).fit(views, y), place / "recal.recal")
-    recal.save(recal.ViewStacking().fit(views, y), place / "stack.recal")
-    recal.save(recal.profile(recal.Views(logits, labels=y)), place / "profile.recal")
-    odds = np.exp(logits)
-    write_prob_file(place / "probs.npz", odds / odds.sum(1, keepdims=True), y)
+    scaling = recal.TemperatureScaling().fit(plain)
+    recal.save(scaling, place / "ts.recal")
+    recal.save(recal.ReCal(max_iter=2).fit(views), place / "recal.recal")
+    recal.save(recal.ViewStacking().fit(views), place / "stack.recal")
+    recal.save(recal.profile(plain), place / "profile.recal")
+    write_prob_file(place / "probs.npz", scaling.predict_proba(plain), views.labels)
     return place
 
 

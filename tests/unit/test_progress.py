@@ -8,12 +8,12 @@ import io
 import sys
 import threading
 
-import numpy as np
 import pytest
 
-from recal import Views, ViewStacking
+from recal import ViewStacking
 from recal.cli.app import run
 from recal.progress import Stage, Watcher, counting, shown, track, watching
+from tests.problems import views
 
 
 class Terminal(io.StringIO):
@@ -53,21 +53,14 @@ def test_loops_of_other_threads_are_left_alone():
 
 def test_a_library_call_shows_nothing_on_a_terminal(monkeypatch):
     terminal = on_a_terminal(monkeypatch)
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 200)
-    logits = 2 * np.eye(3)[y] + rng.normal(size=(200, 3))
-    ViewStacking(random_state=0).fit(
-        Views(logits, {"zoom:0.5": logits + rng.normal(size=(200, 3))}, y)
-    )
+    ViewStacking().fit(views(200, scale=2, noise=0.5, keep=1, transforms=["zoom:0.5"]))
     assert terminal.getvalue() == ""
 
 
 @pytest.mark.parametrize("more", [[], ["--quiet"]])
 def test_a_fit_shows_how_far_it_is_unless_asked_not_to(tmp_path, monkeypatch, more):
     terminal = on_a_terminal(monkeypatch)
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 200)
-    views = Views(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), labels=y).write(tmp_path / "v.npz")
+    file = views(200, scale=2, noise=0.5).write(tmp_path / "v.npz")
     drawn = threading.Event()
     real = Watcher.line
 
@@ -78,9 +71,7 @@ def test_a_fit_shows_how_far_it_is_unless_asked_not_to(tmp_path, monkeypatch, mo
     monkeypatch.setattr(Watcher, "line", line)
     if not more:  # the fit waits until a line was drawn
         monkeypatch.setattr("recal.TemperatureScaling._fit", _waits_for(drawn))
-    assert (
-        run(["fit", str(views), "--method", "ts", "--out", str(tmp_path / "c.recal"), *more]) == 0
-    )
+    assert run(["fit", str(file), "--method", "ts", "--out", str(tmp_path / "c.recal"), *more]) == 0
     assert ("Fitting ts" in terminal.getvalue()) is not bool(more)
 
 

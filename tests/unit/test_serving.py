@@ -17,12 +17,12 @@ from recal import (
     PanelCalibration,
     SignalCalibration,
     TemperatureScaling,
-    Views,
     plan_cascade,
     save,
 )
 from recal.cli.serve import listen
 from recal.errors import InputError
+from tests.problems import views
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
@@ -94,9 +94,7 @@ def test_wrong_grades_refute_the_promise(tmp_path, signals):
 
 def test_logits_and_panels_are_scored(tmp_path):
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 300)
-    logits = 4 * np.eye(3)[y] + 2 * rng.normal(size=(300, 3))
-    calibrator = TemperatureScaling().fit(Views(logits, labels=y), classes=["a", "b", "c"])
+    calibrator = TemperatureScaling().fit(views(300, noise=0.5, classes=["a", "b", "c"]))
     truth = rng.choice(list("ABC"), 300)
     answers = {
         name: np.where(rng.random(300) < 0.7, truth, rng.choice(list("ABC"), 300))

@@ -11,11 +11,7 @@ from recal import PanelCalibration, SignalCalibration
 from recal.calibrators.panel_answers import normalised
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from tests.problems import OPTIONS, asked, rows_of
-
-
-def nll(confidence, correct):
-    chance = np.where(correct, confidence, 1 - confidence)
-    return -np.log(np.maximum(chance, 1e-12)).mean()
+from tests.problems import nll_of_graded as nll
 
 
 @pytest.fixture(scope="module", name="problem")
@@ -223,6 +219,7 @@ def test_text_signals_are_categories(problem):
 # --- systems that help, and that do not
 
 
+@pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_useless_systems_do_no_harm(problem):
     truth, answers, signals = problem
     right = answers["tiny"] == truth

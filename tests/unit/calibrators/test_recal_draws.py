@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from recal import ReCal, Views
 from recal.errors import InputError
+from tests.problems import views
 
 
 def _views(*specs: str) -> Views:
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 200)
-    logits = 3 * np.eye(3)[y] + rng.normal(0, 2, (200, 3))
-    return Views(logits, {spec: logits + rng.normal(0, 1, (200, 3)) for spec in specs}, y)
+    return views(200, scale=3, noise=0.67, keep=1, transforms=specs)
 
 
 def test_draws_pass_over_views_that_lose_nothing() -> None:

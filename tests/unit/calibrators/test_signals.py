@@ -28,10 +28,7 @@ from recal.errors import (
 from recal.maps.arrays import sigmoid
 from recal.maps.signals import CATEGORY, IDENTITY, LOG_ODDS, LOGARITHM, RANKS
 from tests.problems import graded_answers, rows_of
-
-
-def nll(confidence, correct):
-    return -np.mean(np.log(np.where(correct, confidence, 1 - confidence)))
+from tests.problems import nll_of_graded as nll
 
 
 @pytest.fixture(scope="module", name="problem")

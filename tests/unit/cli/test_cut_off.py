@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from recal.cli.app import run
+from tests.problems import views
 
 TOOL = Path(__file__).with_name("cut_off.py")
 
@@ -62,10 +63,7 @@ def full_disk(monkeypatch):
 
 
 def test_compare_writes_all_of_its_files_or_none(place, full_disk, capsys):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 60)
-    logits = 2 * (np.eye(3)[y] + rng.normal(0, 0.9, (60, 3)))
-    np.savez(place / "v.npz", logits=logits, labels=y)
+    views(60, scale=2, noise=0.9).write(place / "v.npz")
     assert run(["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"]) == 2
     told = capsys.readouterr().err
     assert "No space left on device. No files were written" in told

@@ -12,6 +12,7 @@ import pytest
 
 from recal import Views
 from recal.cli.app import run
+from tests.problems import views
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -68,13 +69,9 @@ def test_a_table_of_texts_from_the_model_to_the_answers(texts, capsys):
 
 def test_the_commands_one_by_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 900)
-    logits = 4 * np.eye(3)[y] + 3 * rng.normal(size=(900, 3))
-    parts = [slice(300 * part, 300 * part + 300) for part in range(3)]
-    for name, part in zip(("fit.npz", "decide.npz", "new.npz"), parts):
-        view = {"flip": logits[part] + rng.normal(size=(300, 3))}
-        Views(logits[part], view, labels=y[part]).write(name)
+    every = views(900, noise=0.75, keep=1, transforms=["flip"])
+    for part, name in enumerate(("fit.npz", "decide.npz", "new.npz")):
+        every[300 * part : 300 * part + 300].write(name)
     assert run(["groups", "fit.npz"]) == 0
     following(capsys)
     assert run(["compare", "fit.npz", "--methods", "ts,vs", "--splits", "2"]) == 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 
-import numpy as np
 import pytest
 
 from recal import DecisionRule, Plan, ReCal, Step, TemperatureScaling, Views, decide, save
 from recal.cli.app import run
 from recal.transforms import TRANSFORMS
+from tests import problems
 from tests.unit.cli.commands import typed
 
 LOGITS = [[3.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 0.0]]
@@ -51,9 +51,8 @@ def test_every_kind_is_listed_and_explained(capsys):
 def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
     from recal.decisions import prediction_sets, profile
 
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 300)
-    views = Views(3 * np.eye(3)[y] + rng.normal(size=(300, 3)), labels=y)
+    views = problems.views(300, scale=3, noise=0.33)
+    y = views.labels
     probs = TemperatureScaling().fit(views).predict_proba(views)
     for saved, words in (
         (decide(probs, y, risk=0.3).rule, "accepts a confidence of at least"),

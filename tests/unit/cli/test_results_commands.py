@@ -6,10 +6,11 @@ import shlex
 import numpy as np
 import pytest
 
-from recal import Views, evaluate, read_views
+from recal import evaluate, read_views
 from recal.cli.app import run
 from recal.files.probabilities import write_prob_file
 from recal.reporting import group_study
+from tests.problems import views
 from tests.unit.cli.commands import typed
 
 
@@ -18,11 +19,10 @@ def files(tmp_path, monkeypatch):
     """Views to fit and test on, and probabilities in three kinds of files."""
     monkeypatch.chdir(tmp_path)
     for name, seed in (("fit.npz", 0), ("test.npz", 1)):
-        rng = np.random.default_rng(seed)
-        y = rng.integers(0, 3, 200)
-        logits = 6 * (np.eye(3)[y] + rng.normal(0, 0.6, (200, 3)))
-        copies = {f"zoom:{s}": 0.6 * logits + rng.normal(0, 1.5, (200, 3)) for s in (0.4, 0.6)}
-        Views(logits, copies, y).write(tmp_path / name)
+        made = views(
+            200, seed=seed, scale=6, keep=0.6, blur=1.5, transforms=("zoom:0.4", "zoom:0.6")
+        )
+        made.write(tmp_path / name)
     rng = np.random.default_rng(2)
     probs = rng.dirichlet([0.4] * 3, 150)
     y = (probs.cumsum(1) > rng.random((150, 1))).argmax(1)

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from recal import Views
+from tests.problems import views
 
 # An EPS file as Pillow would know it; to read it, Pillow starts Ghostscript.
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
@@ -63,9 +63,7 @@ HARMLESS = shlex.split(
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 60)
-    logits = 2 * (np.eye(3)[y] + rng.normal(0, 0.9, (60, 3)))
-    Views(logits, {"zoom:0.5": logits * 0.6 + rng.normal(0, 0.5, (60, 3))}, y).write("v.npz")
+    views(60, scale=2, noise=0.9, keep=0.6, blur=0.5, transforms=["zoom:0.5"]).write("v.npz")
     secret = tmp_path / "secret" / "private.png"
     secret.parent.mkdir()
     Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(secret)

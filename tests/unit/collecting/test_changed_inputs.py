@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 from torch.utils.data import Dataset
 
-from recal import Views, calibrators, collect, load, save
+from recal import calibrators, collect, load, save
 from recal.collecting.fingerprint import digest
 from recal.errors import InputError
+from tests import problems
 
 
 def model(batch):
@@ -117,10 +118,7 @@ def test_a_dataset_is_read_again_and_compared(tmp_path, changed):
 )
 def test_a_loaded_calibrator_has_the_digest_of_the_fitted_one(tmp_path, method):
     """Steps that shared one transformation, and what a map computes on first use, do not matter."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 300)
-    logits = rng.normal(size=(300, 3)) + 2 * np.eye(3)[y]
-    views = Views(logits, {"flip": logits + rng.normal(size=logits.shape)}, y)
+    views = problems.views(300, scale=2, noise=0.5, keep=1, transforms=["flip"])
     fitted = getattr(calibrators, method)().fit(views)
     loaded = load(save(fitted, tmp_path / "c.recal"))
     before = digest(loaded)

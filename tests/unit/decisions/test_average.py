@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +14,9 @@ from recal.decisions import decide_crossfitted, risk_curve
 from recal.decisions.certify import kept_on_average, on_average, ranked
 from recal.decisions.crossfit import crossfitted
 from recal.errors import DependentRowsWarning, InputError
+from tests.problems import graded_confidences
 
-
-def graded(n: int, rng: np.random.Generator, error: float = 0.27):
-    """Return calibrated confidences and whether answers are right."""
-    doubt = error * rng.random(n)
-    return 1 - doubt, rng.random(n) >= doubt
+graded = partial(graded_confidences, error=0.27)
 
 
 @pytest.mark.parametrize(("n", "risk"), [(100, 0.1), (300, 0.05), (300, 0.1)])

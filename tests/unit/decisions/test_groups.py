@@ -14,15 +14,7 @@ from recal.decisions import risk_by_group, risk_curve
 from recal.decisions.certify import chance_of_so_few, one_row_per_cluster
 from recal.errors import GroupRiskWarning, InputError, UnseenGroupsWarning
 from recal.metrics.intervals import rate_interval
-
-
-def graded(n: int, seed: int, error: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Return calibrated confidences and whether answers are right; `error` is the largest error
-    rate.
-    """
-    rng = np.random.default_rng(seed)
-    wrong = error * rng.random(n)
-    return 1 - wrong, rng.random(n) >= wrong
+from tests.problems import graded_confidences as graded
 
 
 def as_probs(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

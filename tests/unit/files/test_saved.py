@@ -19,6 +19,7 @@ from recal.files import encoding, saved
 from recal.maps.scaling import Temperature
 from recal.transforms import Named
 from recal.transforms.image import ZoomOut
+from tests.problems import views
 
 # These tests are about other things than the warnings of small fits.
 pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
@@ -217,10 +218,7 @@ def test_a_file_can_be_read_by_all_whom_the_umask_allows(tmp_path):
 def test_one_changed_bit_of_an_array_is_noticed(tmp_path):
     """A bit of a weight makes other probabilities, and each value may still be a possible one."""
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 200)
-    path = save(
-        MatrixScaling().fit(2 * np.eye(3)[y] + rng.normal(size=(200, 3)), y), tmp_path / "c"
-    )
+    path = save(MatrixScaling().fit(views(200, scale=2, noise=0.5)), tmp_path / "c")
     whole = path.read_bytes()
     begin = 8 + int.from_bytes(whole[:8], "little")
     for place in rng.integers(begin, len(whole), 60):

@@ -8,14 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
-from recal import Views, load
+from recal import load
 from recal.cli.app import run
 from recal.workflow.folder import folder_of_run, publishing
 from recal.workflow.run import extend
+from tests import problems
 
 RNG = np.random.default_rng(0)
 
@@ -33,10 +35,7 @@ def graded(path, n=900, seed=0, shift=0.0):
     return path
 
 
-def views(n=900, seed=0):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, n)
-    return Views(4 * np.eye(3)[y] + rng.normal(0, 2, (n, 3)), labels=y)
+views = partial(problems.views, n=900, noise=0.5, transforms=())
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def test_later_labels_join_the_old_ones(place, capsys, command):
         graded(place / "new", 300, seed=1).rename(place / "new.csv")
         new = "new.csv"
     else:
-        new = str(views(300, seed=1).write(place / "new.npz"))
+        new = str(views(n=300, seed=1).write(place / "new.npz"))
     after = answer(capsys, "calibrate", "f", "--more", new)
     assert sum(before["parts"].values()) == 900
     assert sum(after["parts"].values()) == 1200
@@ -186,7 +185,7 @@ def test_check_tells_a_broken_promise_by_its_exit_code(place, capsys, shift, cod
 
 def test_check_reads_views_and_refuses_what_promises_nothing(place, capsys):
     assert run([*VIEWS, "--out", "f"]) == 0
-    views(500, seed=9).write(place / "fresh.npz")
+    views(n=500, seed=9).write(place / "fresh.npz")
     found = answer(capsys, "check", "f", "fresh.npz")
     assert found["samples"] == 500
     assert run(["fit", "v.npz", "--method", "ts", "--out", "c.recal"]) == 0
