@@ -5,7 +5,7 @@ A check returns the value in the form that the code uses internally.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any, Literal
 
@@ -76,12 +76,28 @@ def as_column(column: Any) -> NDArray[Any]:
     if isinstance(column, list | tuple):  # numpy would turn a mixture of numbers and texts to text
         if set(map(type, column)) == {float}:
             return np.array(column)
-        return np.array([*column, None], dtype=object)[:-1]
+        return as_objects(column)
     if hasattr(column, "notna") and (
         column.dtype == object or not isinstance(column.dtype, np.dtype)
     ):
         column = column.astype(object).where(column.notna(), None)
     return np.atleast_1d(as_array(column, "a column"))
+
+
+def as_objects(items: Iterable[Any]) -> NDArray[Any]:
+    """Return items as an array of one axis, whatever they are: numpy would join lists of one
+    length.
+    """
+    values = list(items)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN or one of pandas' missing values."""
+    # The NA of pandas is neither equal nor unequal to itself.
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def text_of(value: Any) -> str:
@@ -95,8 +111,7 @@ def text_of(value: Any) -> str:
     >>> text_of("1.0"), text_of(1.0), text_of(None), text_of(float("nan"))
     ('1.0', '1', '', '')
     """
-    # The NA of pandas is neither equal nor unequal to itself.
-    if value is None or type(value).__name__ == "NAType" or value != value:
+    if is_missing(value):
         return ""
     if isinstance(value, float) and value.is_integer():
         if abs(value) > 2**53:

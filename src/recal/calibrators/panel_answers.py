@@ -6,7 +6,6 @@ do not matter (`normalised`). Missing answers are None, NaN or empty text.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.signal_table import SignalTable, columns_of
+from recal.checks import is_missing
 from recal.clusters import ByRow
 from recal.errors import InputError
 from recal.schema import Record
@@ -40,7 +40,7 @@ def normalised(answer: Any, match: Match = "text") -> str:
     >>> normalised("The answer is 42.", "number"), normalised("C++"), normalised(None)
     ('42', 'c++', '')
     """
-    if is_missing(answer):
+    if _is_absent(answer):
         return ""
     if match == "exact":
         return str(answer)
@@ -202,12 +202,8 @@ def codes_of(raw: Objects, match: Match) -> NDArray[np.int64]:
     return codes.reshape(raw.shape)
 
 
-def is_missing(answer: Any) -> bool:
-    if answer is None or (isinstance(answer, str) and not answer.strip()):
-        return True
-    if type(answer).__name__ in ("NAType", "NaTType"):  # missing values of pandas
-        return True
-    return isinstance(answer, float | np.floating) and math.isnan(answer)
+def _is_absent(answer: Any) -> bool:
+    return is_missing(answer) or (isinstance(answer, str) and not answer.strip())
 
 
 def _answer_columns(answers: Any) -> tuple[dict[str, Objects], bool]:
@@ -236,7 +232,7 @@ def _answer_samples(column: Any) -> Objects:
     result = np.full((len(rows), max(width, 1)), None, dtype=object)
     for place, row in enumerate(rows):
         for number, answer in enumerate(row):
-            result[place, number] = None if is_missing(answer) else answer
+            result[place, number] = None if _is_absent(answer) else answer
     return result
 
 
@@ -286,7 +282,7 @@ def right_answers(
             f"shape {np.shape(truth)}",
             argument="truth",
         )
-    missing = np.array([[is_missing(one) for one in row] for row in column.tolist()])
+    missing = np.array([[_is_absent(one) for one in row] for row in column.tolist()])
     main = main_places(rows.slots, table.samples[0])
     known = [one for one in column[~missing].tolist() if not isinstance(one, bool)]
     answers = [one for one in rows.raw[:, 0].tolist() if one is not None]

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.checks import as_objects
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.models.base import Pixels
-from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source, as_objects, sample_form
+from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source, sample_form
 from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
 from recal.errors import FileError, InputError, RecalError, in_both, needs_extra

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import one_each
+from recal.checks import as_objects, one_each
 from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import comes_from, to_numpy
 from recal.errors import InputError
@@ -189,13 +189,6 @@ def _as_samples(values: Any) -> NDArray[Any]:
         return np.asarray(values)
     except ValueError:  # samples of different lengths
         return as_objects(values)
-
-
-def as_objects(items: Sequence[Any]) -> NDArray[np.object_]:
-    """Return items as a one-dimensional array of objects, even if they have equal lengths."""
-    array = np.empty(len(items), dtype=object)
-    array[:] = items
-    return array
 
 
 def as_source(inputs: Any, **options: Any) -> Source:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recal.checks import text_of
+from recal.checks import as_objects, text_of
 from recal.errors import FileError, InputError, needs_extra
 from recal.files.paths import admit, file_errors, replacing
 
@@ -45,12 +45,12 @@ class Table(Mapping[str, NDArray[Any]]):
     """
 
     def __init__(self, columns: Mapping[str, Sequence[Any]], path: Any = "the table") -> None:
-        self.cells = {str(name): _objects(values) for name, values in columns.items()}
+        self.cells = {str(name): as_objects(values) for name, values in columns.items()}
         self.path = path
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column as texts; a missing value is the empty text."""
-        return _objects(map(cell_text, self._column(name)))
+        return as_objects(map(cell_text, self._column(name)))
 
     def __contains__(self, name: object) -> bool:
         return name in self.cells
@@ -126,13 +126,6 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
-
-
-def _objects(values: Iterable[Any]) -> NDArray[Any]:
-    items = list(values)
-    column = np.empty(len(items), dtype=object)
-    column[:] = items
-    return column
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
@@ -266,7 +259,7 @@ def column_values(table: Any, name: str) -> NDArray[Any]:
     column = table.column(name)
     if not hasattr(column.type, "index_type"):
         if column.null_count:
-            return _objects(column.to_pylist())
+            return as_objects(column.to_pylist())
         values: NDArray[Any] = column.to_numpy()
         return values
     parts = []
