@@ -150,6 +150,19 @@ def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stackleve
         )
 
 
+def refuse_known(new: ArrayLike, old: ArrayLike, holder: object) -> None:
+    """Refuse rows that `holder` has already: they would count twice as evidence."""
+    n_new = len(np.asarray(new))
+    count = count_fitted(new, row_hashes(old), len(np.asarray(old)))
+    if matters(count, n_new):
+        about = "all" if count >= n_new else f"about {count:,}"
+        raise InputError(
+            f"{holder} already holds {about} of these {n_new:,} rows, which would count twice",
+            remedy="Leave them out of the new file, or put all rows into one file and calibrate "
+            "again: recal calibrate FILE --out FOLDER",
+        )
+
+
 def copies_of(logits: Floats, labels: Labels) -> NDArray[np.intp] | None:
     """Return a number for each sample, counted from 0, that its copies share; None if there are no
     copies.

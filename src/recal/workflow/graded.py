@@ -16,6 +16,7 @@ from recal.calibrators.signal_table import read_correct
 from recal.calibrators.signals import SignalCalibration
 from recal.checks import Floats, Vector
 from recal.clusters import some_rows
+from recal.copies import refuse_known
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted
 from recal.errors import InputError
@@ -97,6 +98,8 @@ def calibrate_answers(
     say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
     say(f"2/3  {split_words(parts, clusters, cross_fit)}")
     signals = {name: table.numbers(name) if name in numbers else table[name] for name in names}
+    if sizes_before is not None:
+        _refuse_known([*signals.values(), right, groups, clusters], n_before, out)
     with running(out, settings, keep_previous=sizes_before is not None) as folder:
         some, of_rows, together = (some_rows(one, fit) for one in (signals, groups, clusters))
         named_groups = None if of_rows is None else {str(group): of_rows}
@@ -151,6 +154,13 @@ def calibrate_answers(
                 f"Before calibration: {before_name!r} as it is." if before_name else "",
             ],
         )
+
+
+def _refuse_known(columns: Sequence[NDArray[Any] | None], n_before: int, out: Path) -> None:
+    """Refuse new rows that equal rows of an earlier run in every column."""
+    given = [column.tolist() for column in columns if column is not None]
+    _, codes = np.unique([repr(row) for row in zip(*given)], return_inverse=True)
+    refuse_known(codes[n_before:, None], codes[:n_before, None], out)
 
 
 def write_rows(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:

@@ -31,6 +31,7 @@ from recal.collecting.preflight import as_pool, check_job, name_labels, taken_by
 from recal.collecting.sources import Source, Subset
 from recal.collecting.store import OtherJobError
 from recal.collecting.tables import check_labelled
+from recal.copies import refuse_known
 from recal.decisions import profile
 from recal.decisions.crossfit import crossfitted
 from recal.errors import FileError, InputError
@@ -370,7 +371,9 @@ def add_labels(
 def _more_views(folder: Path, new: Views, settings: Settings, sizes: list[int]) -> Result:
     from sklearn.base import clone  # slow to import
 
-    views = join_views([read_views(_kept(folder, ROWS_OF_VIEWS)), new])
+    old = read_views(_kept(folder, ROWS_OF_VIEWS))
+    refuse_known(new.logits, old.logits, folder)
+    views = join_views([old, new])
     parts = extend(sizes, new.n_samples, settings.random_state, views.clusters, settings.cross_fit)
     method = clone(load(folder / CALIBRATION))
     return calibrate_views(views, folder, replace(settings, calibrator=method), parts)

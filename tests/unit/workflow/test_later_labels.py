@@ -76,6 +76,21 @@ def test_later_labels_join_the_old_ones(place, capsys, command):
     assert json.loads((place / "f/summary.json").read_text())["parts"] == before["parts"]
 
 
+@pytest.mark.parametrize(("command", "same"), [(TABLE, "g.csv"), (VIEWS, "v.npz")])
+def test_rows_that_the_folder_holds_are_refused(place, capsys, command, same):
+    assert run([*command, "--out", "f"]) == 0
+    held = (place / "f/summary.json").read_bytes()
+    assert run(["calibrate", "f", "--more", same]) == 2
+    assert "holds all of these 900 rows" in capsys.readouterr().err
+    assert (place / "f/summary.json").read_bytes() == held
+    if command is TABLE:  # a table of old and new rows
+        lines = graded(place / "new.csv", 100, seed=1).read_text().splitlines()
+        lines += (place / "g.csv").read_text().splitlines()[1:101]
+        (place / "new.csv").write_text("\n".join(lines) + "\n")
+        assert run(["calibrate", "f", "--more", "new.csv"]) == 2
+        assert "about 100 of these 200 rows" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{"])
 def test_a_summary_that_cannot_be_read_is_refused(place, capsys, text):
     (place / "f").mkdir()
@@ -116,7 +131,8 @@ def test_cross_fit_lets_all_graded_answers_but_the_checked_ones_decide(place, ca
     assert crossed["parts"] == {"fit": 720, "decide": 720, "check": 180}
     assert crossed["cross_fit"]
     assert crossed["decision"]["coverage"] > plain["decision"]["coverage"] - 0.05
-    more = answer(capsys, "calibrate", "crossed", "--more", "g.csv")
+    graded(place / "new.csv", 900, seed=1)
+    more = answer(capsys, "calibrate", "crossed", "--more", "new.csv")
     assert sum(more["parts"].values()) - more["parts"]["fit"] == 1800
 
 
