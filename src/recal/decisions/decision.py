@@ -49,6 +49,8 @@ class Costs:
         return (self.error * errors + self.review * (n_samples - accepted)) / n_samples
 
 
+# A share below this is not worth another risk.
+_USEFUL_SHARE = 0.01
 _COUNTS = ("n_samples", "n_accepted", "n_errors", "needed", "needed_most")
 
 
@@ -225,7 +227,7 @@ class Decision(Outcome):
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """If nothing can be accepted: the lowest risk that each promise can keep now."""
+        """If nothing can be accepted: the lowest risk at which each promise accepts at least 1 %."""
         if self.possible:
             return ()
         kinds = (self.guarantee, self._other)
@@ -234,7 +236,7 @@ class Decision(Outcome):
 
     @property
     def supported_risk(self) -> float | None:
-        """If nothing can be accepted: the lowest risk at which this promise accepts something."""
+        """If nothing can be accepted: the lowest risk at which this promise accepts at least 1 %."""
         risks = [one.risk for one in self.options if one.guarantee == self.guarantee]
         return risks[0] if risks else None
 
@@ -385,15 +387,21 @@ class Decision(Outcome):
 def _lowest_risk(
     kind: Guarantee, risk: float, share_of: Callable[[Guarantee, float], float]
 ) -> Option | None:
-    """Return the lowest risk that a promise can keep, this one or a higher one of two digits."""
-    if share := share_of(kind, risk):
-        return Option(kind, risk, share)
+    """Return the lowest risk at which a promise accepts a useful share: this risk, or a higher one
+    of two digits.
+    """
+
+    def is_useful(one: float) -> bool:
+        return share_of(kind, one) >= _USEFUL_SHARE
+
+    if is_useful(risk):
+        return Option(kind, risk, share_of(kind, risk))
     low, high = risk, 0.5
-    if risk >= high or not share_of(kind, high):
+    if risk >= high or not is_useful(high):
         return None
     while high / low > 1.01:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if share_of(kind, middle) else (middle, high)
+        low, high = (low, middle) if is_useful(middle) else (middle, high)
     digits = 1 - math.floor(math.log10(high))
     rounded = math.ceil(high * 10**digits) / 10**digits
     return Option(kind, rounded, share_of(kind, rounded))

@@ -280,3 +280,11 @@ def test_tensors_that_track_gradients_are_read():
     probs, y = np.tile([[0.9, 0.1]], (400, 1)), np.zeros(400, int)
     tensor = torch.tensor(probs, requires_grad=True)
     assert decide(tensor, y).threshold == decide(probs, y).threshold
+
+
+def test_a_higher_risk_is_named_only_if_it_accepts_a_useful_share():
+    right = np.r_[np.arange(9970) % 2 == 0, np.ones(30, bool)]
+    found = decide(np.linspace(0.5, 1.0, 10_000), right, risk=0.05)
+    assert decide(np.linspace(0.5, 1.0, 10_000), right, risk=0.11).possible  # 0.3 % of the answers
+    assert [one.coverage >= 0.01 for one in found.options] == [True] * len(found.options)
+    assert ", 0.3% of the answers" not in found.refusal()
