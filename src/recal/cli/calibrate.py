@@ -251,9 +251,7 @@ def _method(name: str, answers: str | None, seed: int) -> Any:
     """Return the calibrator that was typed; by default, it keeps answers if it has the choice."""
     from recal.calibrators import find_method
 
-    if "answers" in inspect.signature(find_method(name)[0]).parameters:
-        parameters = read_parameters(name, ["--answers", answers or "kept"])
-        return new_calibrator(name, parameters, seed)
-    if answers is not None:
-        raise InputError(f"--method {name} has no choice of --answers {answers}. Leave it out.")
-    return new_calibrator(name, {}, seed)
+    has_choice = "answers" in inspect.signature(find_method(name)[0]).parameters
+    typed = answers or ("kept" if has_choice else None)
+    words = [] if typed is None else ["--answers", typed]
+    return new_calibrator(name, read_parameters(name, words), seed)

@@ -88,6 +88,8 @@ def read_parameters(method: str, words: Sequence[str]) -> dict[str, Any]:
     while queue:
         flag, has_value, text = queue.pop(0).partition("=")
         name = flag.removeprefix("--").replace("-", "_")
+        if name == "answers" and name not in names and calibrator.keeps_accuracy:
+            raise InputError(f"--method {method} never changes predictions. Leave out --answers.")
         if not flag.startswith("--") or name not in names:
             known = ", ".join(f"--{one.replace('_', '-')}" for one in names) or "none"
             raise InputError(f"There is no option {flag}. Those of --method {method} are: {known}.")

@@ -56,6 +56,11 @@ def test_answers_can_be_kept_by_name_or_by_option(views, method, capsys):
     assert load("kept.recal").answers == "kept"
 
 
+def test_a_method_that_always_keeps_answers_says_so(views, capsys):
+    assert typed("fit views.npz --method ts --answers free --out free.recal") == 2
+    assert "never changes predictions" in capsys.readouterr().err
+
+
 def test_same_seed_same_file(views, tmp_path, capsys):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         answer(capsys, f"fit views.npz --method=recal --out {name} --seed {seed}")
