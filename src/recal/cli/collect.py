@@ -191,11 +191,12 @@ def _ledger_of(out: Path) -> Path:
 
 @contextmanager
 def _keeping(ledger: Path) -> Iterator[None]:
-    """After an error or an interruption, also say where the answers so far are kept."""
+    """After an error or an interruption, also say where the answers so far are kept, if any came."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
+        if ledger.exists():
+            error.add_note(f"the answers so far are kept in {ledger}; the same command resumes")
         raise
 
 

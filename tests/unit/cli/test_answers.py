@@ -214,13 +214,23 @@ def test_a_killed_run_resumes_and_pays_for_no_answer_twice(questions, tmp_path):
     assert read_views("v.npz").n_samples == 120
 
 
-def test_a_server_that_fails_says_where_the_answers_are_kept(questions, capsys):
-    script = Script(likes_letter, faults=[(401, {"error": {"message": "bad key"}})] * 400)
+def test_a_server_that_fails_says_where_answers_are_kept_if_any_came(questions, capsys):
+    refusals = [(401, {"error": {"message": "bad key"}})] * 400
+
+    def answers_then_fails(prompt):
+        if len(script.requests) == 20:
+            script.faults += refusals
+        return likes_letter(prompt)
+
+    script = Script(answers_then_fails, faults=refusals)
     with serving(script) as url:
         assert typed(questions + url) == 2
-    told = capsys.readouterr().err
-    assert "Set OPENAI_API_KEY" in told
-    assert "v.npz.answers.jsonl; the same command resumes" in told
+        told = capsys.readouterr().err
+        assert "Set OPENAI_API_KEY" in told
+        assert "v.npz.answers.jsonl" not in told
+        script.faults.clear()
+        assert typed(questions + url) == 2
+        assert "kept in v.npz.answers.jsonl" in capsys.readouterr().err
 
 
 def test_a_calibration_is_bound_to_model_templates_and_options(questions, tmp_path, capsys):
