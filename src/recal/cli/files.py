@@ -22,7 +22,8 @@ _ORIGINS = {
     "views": "Views are an .npz file with an array `logits`, or a .zarr folder: recal collect "
     "--model MODEL --data DATA --out NAME.npz makes them.",
     "probabilities": "Probabilities are an .npz file with an array `probs`, or a .csv or .parquet "
-    "table: recal apply makes them.",
+    "table: recal apply makes them. A table of graded answers needs recal evaluate or recal decide "
+    "with --correct COLUMN.",
     "a calibration": "It comes first, and recal fit makes one: recal fit VIEWS --out NAME.recal",
 }
 # The options that name an output.

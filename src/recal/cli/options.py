@@ -206,7 +206,9 @@ class Inputs:
             found = read_probs(path)
         found = self._labelled(found)
         if found.labels is None and need_labels:
-            column = " or --label-column COLUMN" if kind == "a table" else ""
+            column = ""
+            if kind == "a table":
+                column = " or --label-column COLUMN; for graded answers --correct COLUMN"
             raise InputError(
                 f"{path} holds no labels, which are needed: add --labels FILE{column}."
             )

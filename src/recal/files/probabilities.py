@@ -228,6 +228,8 @@ def _probabilities(table: Table, name: str) -> NDArray[np.float64]:
     raise InputError(
         f"The column {name!r} must hold probabilities from 0 to 1, as every column but the labels' "
         f"does; row {bad[0]} holds {values[bad[0]]!r}",
-        remedy=f"Correct that row. If the column holds the labels, use {in_both(label_column=name)}; "
-        "leave other columns out with --group, --cluster, or remove them",
+        remedy="Correct that row. If the table holds graded answers, use recal evaluate or recal "
+        "decide with --correct COLUMN. If the column holds the labels, use "
+        f"{in_both(label_column=name)}; leave other columns out with --group, --cluster, or remove "
+        "them",
     )
