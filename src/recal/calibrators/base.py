@@ -145,7 +145,7 @@ class Estimator:
             raise InputError(
                 f"This {type(self).__name__} was fitted without groups",
                 argument="groups",
-                remedy="Fit with fit(..., groups=groups), or leave groups out",
+                remedy="Fit with fit(..., groups=groups) (--group COLUMN), or leave groups out",
             )
 
     def __repr__(self) -> str:

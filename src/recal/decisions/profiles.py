@@ -134,7 +134,8 @@ class Profile(Record):
                 raise InputError(
                     "This profile was made without clusters",
                     argument="clusters",
-                    remedy="Make it with profile(views, y, clusters=clusters), or leave them out",
+                    remedy="Make it with profile(views, y, clusters=clusters) (recal fit or recal "
+                    "calibrate with --cluster COLUMN), or leave them out",
                 )
             return np.arange(len(self.numbers)), np.arange(n_samples)
         if clusters is None:

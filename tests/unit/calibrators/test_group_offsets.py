@@ -96,7 +96,7 @@ def test_a_fit_with_groups_changes_confidences_only(method, tmp_path):
     again = load(save(fitted, tmp_path / "fitted.recal"))
     np.testing.assert_array_equal(again.predict_confidence(new, groups=kinds), shifted)
     fitted.fit(logits, y)
-    with pytest.raises(InputError, match="was fitted without groups"):
+    with pytest.raises(InputError, match="--group COLUMN"):
         fitted.predict_confidence(new, groups=kinds)
 
 

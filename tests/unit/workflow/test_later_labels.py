@@ -235,6 +235,8 @@ def test_a_rule_is_chosen_again_and_graded_answers_are_measured_and_watched(plac
     assert run(["apply", "f", "fresh.csv", "--out", "accepted.csv"]) == 0
     assert answer(capsys, "evaluate", "accepted.csv", *words)["metrics"] == measured["metrics"]
     assert not answer(capsys, "watch", "f", "fresh.csv")["alarm"]
+    assert run(["watch", "f", "fresh.csv", "--cluster", "account"]) == 2
+    assert "recal calibrate with --cluster COLUMN" in capsys.readouterr().err
     lines = [line.split(",") for line in (place / "fresh.csv").read_text().splitlines()]
     lines[1:] = [[str(float(one) ** 4), *rest] for one, *rest in lines[1:]]
     (place / "fresh.csv").write_text("\n".join(map(",".join, lines)) + "\n")
