@@ -73,7 +73,8 @@ def check(
         metrics = evaluate(found.probs, found.labels, clusters=found.clusters)
     facts: dict[str, Any] = {"file": file, "data": data, **verdict.to_dict()}
     print_json({**facts, "nll": metrics["nll"], "ece": metrics["ece"]})
-    say(str(verdict))
+    note = rule.note_on_refuted if verdict.refuted else ""
+    say(f"{verdict} {note}".rstrip())
     scores = f"NLL {metrics['nll']:.4f}, ECE {metrics['ece']:.4f}"
     say(f"Calibration on these {len(accepted):,} rows: {scores}.")
     if verdict.refuted:

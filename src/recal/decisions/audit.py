@@ -338,13 +338,13 @@ class Audit:
             f"confidence, valid at any time), estimated from {self.n_graded:,} checked answers."
         )
         sentences = {
-            "refuted": f"The promise of at most {risk} errors is refuted.",
+            "refuted": f"The promise of at most {risk} errors is refuted. {self.rule.note_on_refuted}",
             "can be loosened": f"The promise of at most {risk} errors holds, also for answers from a "
             f"confidence of {self.band_from or 0.0:.3g} on: the rule can be loosened.",
             "holds": f"The promise of at most {risk} errors holds.",
             "open": f"The promise of at most {risk} errors is neither confirmed nor refuted yet.",
         }
-        return f"{found} {sentences[self.verdict]}"
+        return f"{found} {sentences[self.verdict]}".rstrip()
 
 
 def _systematic(chance: Vector, n: int, rng: np.random.Generator) -> NDArray[np.intp]:

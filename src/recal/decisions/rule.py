@@ -104,6 +104,16 @@ class DecisionRule(Record):
         rest = f" and {len(shown) - 10:,} more" if len(shown) > 10 else ""
         return f"accepts {'; '.join(shown[:10])}{rest}. Promise: {self.promise}"
 
+    @property
+    def note_on_refuted(self) -> str:
+        """A sentence that follows when errors exceed the risk; empty if a single rule must not."""
+        if self.guarantee == "confidence":
+            return ""
+        return (
+            "The rule was made with guarantee='average' (--guarantee average), which bounds the mean "
+            "over many such rules: a single one may exceed the risk, as this one does."
+        )
+
     def note_on(self, errors: int, accepted: int) -> str:
         """Return a sentence about a count of mistakes above the risk; empty if it is not above."""
         from recal.decisions.certify import chance_of_so_few

@@ -52,6 +52,15 @@ def test_mistakes_of_a_large_weight_leave_any_high_error_rate_possible() -> None
     assert audit.interval[0] > 0.1
 
 
+@pytest.mark.parametrize("guarantee", ["confidence", "average"])
+def test_a_refuted_average_is_said_to_allow_a_single_rule_more(guarantee) -> None:
+    audit = Audit(DecisionRule((0.8,), risk=0.1, confidence=0.95, guarantee=guarantee))
+    audit.draw(answers()[0], 50)
+    audit.add(np.zeros(50))
+    assert audit.alarm
+    assert ("--guarantee average" in str(audit)) is (guarantee == "average")
+
+
 def test_uniform_draws_weigh_the_same() -> None:
     audit = Audit(RULE, weighted=False)
     audit.draw(answers()[0], 50)

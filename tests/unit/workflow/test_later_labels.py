@@ -199,6 +199,13 @@ def test_check_tells_a_broken_promise_by_its_exit_code(place, capsys, shift, cod
     assert found["accepted"] > 50
 
 
+def test_check_says_that_a_single_rule_may_exceed_an_average(place, capsys):
+    assert run([*TABLE, "--guarantee", "average", "--out", "f"]) == 0
+    graded(place / "fresh.csv", 600, seed=5, shift=0.35)
+    assert run(["check", "f", "fresh.csv", "--correct", "right"]) == 1
+    assert "--guarantee average" in capsys.readouterr().out
+
+
 def test_check_reads_views_and_refuses_what_promises_nothing(place, capsys):
     assert run([*VIEWS, "--out", "f"]) == 0
     views(n=500, seed=9).write(place / "fresh.npz")
