@@ -19,7 +19,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m paper",
         description="Train, collect views, fit every compared method, write the paper's tables. Each stage is done "
-        "once: a second run does nothing, a killed run goes on. Tables are written to OUT/DATASET/tables.",
+        "once: a second run does nothing, a killed run resumes. Tables are written to OUT/DATASET/tables.",
     )
     parser.add_argument("what", help=", ".join(WHAT))
     parser.add_argument(

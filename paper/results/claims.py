@@ -14,7 +14,7 @@ from paper.results.tables import PAPER_SPLIT, Results, Table
 ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS = "ReCal(z,.1-.9,20)", "ReCal(z,.5-.9,10)", "ReCal(b,.1-.9,20)"
 RECALS = (ZOOM_WIDE, ZOOM_NARROW, BRIGHTNESS)
 CHANGING = ("VS", "MS-ODIR", "Dir-ODIR")
-# What docs/results/tables.md says of the one ImageNet network at hand, which is not the paper's.
+# What docs/results/paper.md says of the one ImageNet network at hand, which is not the paper's.
 MOBILENET = [
     "ImageNet MobileNet",
     "ReCal has the best ECE on ImageNet: another network",
