@@ -15,7 +15,7 @@ from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import Model
 from recal.collecting.sources import ArraySource, Source
 from recal.errors import FileError, InputError, MissingExtraError, in_both, needs_extra
-from recal.files.tables import pyarrow_for, read_parquet, read_table
+from recal.files.tables import pyarrow_for, read_parquet, read_table, separator_of
 from recal.transforms.preprocessing import Preprocessing
 from recal.transforms.tabular import is_category
 
@@ -237,7 +237,7 @@ def _csv_format(path: Path) -> dict[str, Any]:
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header, first = file.readline(), file.readline()
-    separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+    separator = separator_of(path, header)
     number = re.compile(r'"?[+-]?\d+,\d+"?')
     has_commas = separator == ";" and any(map(number.fullmatch, first.strip().split(";")))
     decimal = "," if has_commas else "."

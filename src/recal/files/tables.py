@@ -193,8 +193,8 @@ def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a CSV file; commas, semicolons or tabs separate its cells."""
     with file_errors(path, "read", " Save it as text in UTF-8, with commas between columns."):
         text = path.read_text(encoding="utf-8-sig")
-        first = text.partition("\n")[0]
-        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_separator(first)))
+        delimiter = separator_of(path, text.partition("\n")[0])
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     header = rows[0] if rows else []
     # An empty line is a missing value in a table of one column, and no row in any other.
     rows = [row or [""] for row in rows[1:] if row or len(header) == 1]
@@ -213,8 +213,9 @@ def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _separator(header: str) -> str:
-    return max(",;\t", key=header.count)
+def separator_of(path: Path, header: str) -> str:
+    """Return what separates the cells of a file with this first line."""
+    return "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
 
 
 def pyarrow_for(purpose: str) -> tuple[Any, Any]:
@@ -304,9 +305,10 @@ def write_with_columns(
     names = _free_names(list(table), list(added), overwrite=overwrite)
     new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}
     separator = ","
-    if Path(table.path).suffix.lower() == Path(out).suffix.lower() == ".csv":
-        with Path(table.path).open(encoding="utf-8-sig") as text:
-            separator = _separator(text.readline())
+    source = Path(table.path)
+    if source.suffix.lower() == Path(out).suffix.lower() == ".csv":
+        with source.open(encoding="utf-8-sig") as text:
+            separator = separator_of(source, text.readline())
     write_columns(Path(out), {**table.cells, **new}, separator=separator)
     return names
 

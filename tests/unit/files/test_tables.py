@@ -20,7 +20,7 @@ def test_texts_stay_as_written_in_every_format(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "a.csv").write_text("id\n" + "\n".join(CELLS) + "\n")
-    (tmp_path / "a.tsv").write_text("id\tn\n" + "".join(f"{cell}\t1\n" for cell in CELLS))
+    (tmp_path / "a.tsv").write_text("id\ta, b, c\n" + "".join(f"{cell}\t1\n" for cell in CELLS))
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": cell}) + "\n" for cell in CELLS))
     parquet.write_table(arrow.table({"id": CELLS}), tmp_path / "a.parquet")
     for name in ("a.csv", "a.tsv", "a.jsonl", "a.parquet"):
