@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 OnError = Literal["stop", "skip"]
 _MODES = {"rgb": "RGB", "gray": "L"}
+_SKIP = f"Repair or remove it, or leave such files out with {in_both(on_error='skip')}"
 
 
 class FileFolder(Source):
@@ -105,11 +106,21 @@ class FileFolder(Source):
         return True
 
 
-def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> FileError:
-    """Return the error for a file of a folder."""
-    reason = str(error).rstrip(".")
-    remedy = f"Repair or remove it, or leave such files out with {in_both(on_error='skip')}"
-    return FileError(f"The {what} {os.fspath(path)} cannot be read: {reason}", remedy=remedy)
+@contextmanager
+def _reading(path: str | os.PathLike[str], purpose: str = "", remedy: str = "") -> Iterator[None]:
+    """Turn the errors of readers into a FileError: zipfile, zlib, struct, numpy, Pillow and
+    soundfile raise different errors.
+    """
+    try:
+        yield
+    except (RecalError, MemoryError):
+        raise
+    except Exception as error:
+        reason = str(error).rstrip(".")
+        if "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
+            reason = "it is damaged, or holds Python objects, which are never opened"
+        rule = f"{os.fspath(path)} cannot be read{purpose}: {reason}"
+        raise FileError(rule, remedy=remedy) from error
 
 
 def _visible(paths: Iterable[Path]) -> Iterator[Path]:
@@ -206,26 +217,22 @@ def read_image(path: str | os.PathLike[str], pixels: Pixels = "rgb") -> Image.Im
     """
     from PIL import Image, ImageOps  # loaded late: most runs read no image
 
-    unreadable = (OSError, SyntaxError, ValueError, KeyError, Image.DecompressionBombError)
     # Pillow would try every format that it knows; some of them start other programs (EPS).
     formats = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-    try:
-        with Image.open(path, formats=formats) as file:
-            admit(path, 4 * file.width * file.height)  # from the header: nothing is decoded yet
-            image = ImageOps.exif_transpose(file)
-            # "I" means 32 bits, but Pillow opens 16-bit PGM files as "I", and PNG files before
-            # version 11.
-            is_misnamed = image.mode == "I" and file.format in ("PNG", "PPM")
-            if image.mode.startswith("I;16") or is_misnamed:
-                values = np.asarray(image).astype(np.uint16) >> 8
-                return Image.fromarray(values.astype(np.uint8)).convert(_MODES[pixels])
-            if image.mode in ("I", "F"):
-                raise ValueError("its pixels have 32 bits; store it with 8 or 16 bits")
-            if image.mode in ("P", "PA") and "transparency" in image.info:
-                image = image.convert("RGBA")  # Pillow warns without this step
-            return image.convert(_MODES[pixels])
-    except unreadable as error:
-        raise _unreadable("image", path, error) from error
+    with _reading(path, " as an image", _SKIP), Image.open(path, formats=formats) as file:
+        admit(path, 4 * file.width * file.height)  # from the header: nothing is decoded yet
+        image = ImageOps.exif_transpose(file)
+        # "I" means 32 bits, but Pillow opens 16-bit PGM files as "I", and PNG files before
+        # version 11.
+        is_misnamed = image.mode == "I" and file.format in ("PNG", "PPM")
+        if image.mode.startswith("I;16") or is_misnamed:
+            values = np.asarray(image).astype(np.uint16) >> 8
+            return Image.fromarray(values.astype(np.uint8)).convert(_MODES[pixels])
+        if image.mode in ("I", "F"):
+            raise ValueError("its pixels have 32 bits; store it with 8 or 16 bits")
+        if image.mode in ("P", "PA") and "transparency" in image.info:
+            image = image.convert("RGBA")  # Pillow warns without this step
+        return image.convert(_MODES[pixels])
 
 
 class TextFolder(FileFolder):
@@ -236,10 +243,8 @@ class TextFolder(FileFolder):
     kind = "text"
 
     def read_file(self, path: Path) -> str:
-        try:
+        with _reading(path, " as a text", _SKIP):
             return path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise _unreadable("text", path, error) from error
 
 
 class SoundFolder(FileFolder):
@@ -293,14 +298,12 @@ def read_sound(path: Path) -> tuple[NDArray[np.float32], int]:
     """Return the samples of a sound file, averaged over its channels, and its sampling rate."""
     with needs_extra("audio", f"Reading {path.name}"):
         import soundfile
-    try:
+    with _reading(path, " as a sound", _SKIP):
         info = soundfile.info(path)
         admit(path, 4 * info.frames * info.channels)
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
         if not len(samples):
             raise ValueError("it holds no samples")
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise _unreadable("sound", path, error) from error
     return samples.mean(axis=1, dtype=np.float32), int(rate)
 
 
@@ -341,7 +344,7 @@ def open_path(path: Path, **options: Any) -> Source:
         _check_applies(options, FILE_OPTIONS["label_column"])
         return open_table(path, **options)
     _check_applies(options, "files")
-    with _reading(path):
+    with _reading(path, ", perhaps cut short"):
         if suffix == ".npz":
             return ArraySource(*_read_npz(path))
         if suffix == ".npy":
@@ -370,22 +373,6 @@ def _most(path: Path) -> str:
             f"{path.name}/CLASS/NAME, a folder for each class, or {path.name}/NAME."
         )
     return max(counts, key=lambda kind: counts[kind])
-
-
-@contextmanager
-def _reading(path: Path, purpose: str = "") -> Iterator[None]:
-    """Turn the errors of readers into a FileError: zipfile, zlib, struct and numpy raise different
-    errors.
-    """
-    try:
-        yield
-    except RecalError:
-        raise
-    except Exception as error:
-        reason = str(error).rstrip(".")
-        if "pickle" in reason or "Python objects" in reason:  # numpy would offer to open them
-            reason = "it is damaged, or holds Python objects, which are never opened"
-        raise FileError(f"{path} cannot be read{purpose}, perhaps cut short: {reason}.") from error
 
 
 def clusters_by_name(names: Sequence[str], rule: str) -> NDArray[Any]:
