@@ -47,7 +47,8 @@ TESTS = {
     "answers": "tests/unit/answers",
     "calibrators": "tests/unit/calibrators tests/statistics",
     "engine": "tests/unit/engine",
-    "maps": "tests/unit/maps",
+    "maps": "tests/unit/engine tests/unit/export/test_guard.py tests/contract/test_runtimes.py",
+    "solvers": "tests/unit/calibrators/test_solvers.py tests/unit/engine tests/parity",
 }
 _OTHER = {
     ast.Lt: ast.LtE,

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import scipy.special
 from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 from sklearn.datasets import load_breast_cancer
@@ -24,7 +23,6 @@ from recal.calibrators import (
     SplineCalibration,
     VennAbers,
 )
-from recal.calibrators.isotonic import fit_increasing
 from recal.errors import InputError
 from recal.maps.arrays import class_scores, softmax
 from tests.problems import logits_and_labels
@@ -37,26 +35,12 @@ def reference_curve(scores, hits):
 
 
 @pytest.mark.parametrize("decimals", [None, 1], ids=["distinct", "with ties"])
-def test_a_curve_is_scikit_learns(decimals):
+def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised(decimals):
     logits, labels = problem()
     logits = logits if decimals is None else logits.round(decimals)
-    scores = softmax(logits)[:, 1].round(12)
-    knots, values = fit_increasing(scores, labels == 1)
-    grid = np.linspace(0, 1, 1001)
-    expected = reference_curve(scores, labels == 1).predict(grid)
-    np.testing.assert_allclose(np.interp(grid, knots, values), expected, rtol=0, atol=1e-12)
-    assert (np.diff(knots) > 0).all()
-
-
-def log_odds(logits):
-    return scipy.special.logit(softmax(logits))
-
-
-def test_one_vs_rest_without_smoothing_is_scikit_learns_normalised():
-    logits, labels = problem()
     fresh, _ = problem(seed=1)
     raw = np.empty(fresh.shape)
-    for k, (scores, new) in enumerate(zip(log_odds(logits).T, log_odds(fresh).T)):
+    for k, (scores, new) in enumerate(zip(class_scores(logits).T, class_scores(fresh).T)):
         raw[:, k] = reference_curve(scores, labels == k).predict(new)
     answer = IsotonicCalibration(penalty=0).fit(logits, labels).predict_proba(fresh)
     np.testing.assert_allclose(answer, raw / raw.sum(axis=1, keepdims=True), rtol=0, atol=1e-12)

@@ -10,32 +10,16 @@ import pytest
 from recal import DecisionRule, Views, load, save
 from recal.files.probabilities import read_probs
 from tests.unit.cli.commands import answer, typed
-
-KINDS = ("fading", "hiss", "shouting")
-
-
-def logits(y: np.ndarray, kind: str, strength: float, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    signal, noise = 4.5 * np.eye(4)[y], rng.normal(size=(len(y), 4))
-    hiss, loud = (
-        (1 + 4 * strength if kind == "hiss" else 1),
-        (1 + strength if kind == "shouting" else 1),
-    )
-    return 2.0 * loud * ((1 if kind == "hiss" else 1 - strength) * signal + hiss * noise)
+from tests.unit.decisions.test_following import damaged, labels
+from tests.unit.decisions.test_following import views as damaged_views
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("follow")
-    y, new = np.arange(800) % 4, np.arange(600) % 4
-    through = {
-        f"{kind}:{strength}": logits(y, kind, strength, 10 * number + int(10 * strength))
-        for number, kind in enumerate(KINDS)
-        for strength in (0.3, 0.5, 0.7)
-    }
-    Views(logits(y, "none", 0.0, 99), through, y).write(folder / "fit.npz")
-    Views(logits(new, "fading", 0.7, 7)).write(folder / "faded.npz")
-    Views(60 * np.random.default_rng(0).normal(size=(600, 4)) ** 3).write(folder / "strange.npz")
+    damaged_views(800, 0).write(folder / "fit.npz")
+    Views(damaged(labels(600, 7), "fading", 0.7, 7)).write(folder / "faded.npz")
+    Views(60 * np.random.default_rng(0).normal(size=(600, 6)) ** 3).write(folder / "strange.npz")
     assert typed(f"fit {folder / 'fit.npz'} --method ts --out {folder / 'ts.recal'}") == 0
     calibrator = load(folder / "ts.recal")
     calibrator.decision_ = DecisionRule((0.9,), risk=0.02, confidence=0.95)
@@ -56,7 +40,7 @@ def apply(capsys, name: str, options: str = "") -> tuple[dict, np.ndarray]:
 def test_what_fit_wrote_follows_damage_and_keeps_answers(capsys):
     plain, before = apply(capsys, "faded")
     said, after = apply(capsys, "faded", "--follow")
-    truth = float((before.argmax(1) == np.arange(600) % 4).mean())
+    truth = float((before.argmax(1) == labels(600, 7)).mean())
     assert said["condition"]["known"]
     assert (after.argmax(1) == before.argmax(1)).all()
     assert abs(after.max(1).mean() - truth) < abs(before.max(1).mean() - truth) / 2

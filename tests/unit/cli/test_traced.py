@@ -8,12 +8,11 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from tests.problems import views
+from tests.unit.export.onnx_zoo import linear
 
 # An EPS file as Pillow would know it; to read it, Pillow starts Ghostscript.
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
@@ -74,18 +73,7 @@ def place(tmp_path, monkeypatch):
             image.save(tmp_path / folder / f"{number}.png")
     (tmp_path / "hostile/a/eps.png").write_bytes(EPS)
     (tmp_path / "hostile/a/00.png").symlink_to(secret)
-    weights = numpy_helper.from_array(rng.normal(size=(192, 3)).astype(np.float32), "w")
-    nodes = [
-        helper.make_node("Flatten", ["x"], ["rows"]),
-        helper.make_node("MatMul", ["rows", "w"], ["scores"]),
-    ]
-    values = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8]),
-        helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3]),
-    ]
-    graph = helper.make_graph(nodes, "linear", values[:1], values[1:], [weights])
-    opset = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), "net.onnx")
+    linear(tmp_path / "net.onnx", (3, 8, 8), 3)
     return tmp_path
 
 

@@ -47,25 +47,3 @@ def vision():
     # From release 5 on the plain name stands for one that needs torchvision.
     kind = getattr(transformers, "ViTImageProcessorPil", None) or transformers.ViTImageProcessor
     return model, kind(size={"height": 16, "width": 16})
-
-
-@pytest.fixture
-def onnx_file(tmp_path):
-    """Write an ONNX file from nodes, the shapes of its ends by name, and weights by name."""
-    from onnx import TensorProto, helper, numpy_helper, save
-
-    def write(name, nodes, inputs, outputs, weights):
-        def ends(shapes):
-            return [
-                helper.make_tensor_value_info(end, TensorProto.FLOAT, shape)
-                for end, shape in shapes.items()
-            ]
-
-        made = [helper.make_node(kind, given, [result]) for kind, given, result in nodes]
-        stored = [numpy_helper.from_array(value, key) for key, value in weights.items()]
-        graph = helper.make_graph(made, "net", ends(inputs), ends(outputs), stored)
-        versions = [helper.make_opsetid("", 17)]
-        save(helper.make_model(graph, opset_imports=versions, ir_version=9), tmp_path / name)
-        return tmp_path / name
-
-    return write

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from recal import CalibratedClassifier, TemperatureScaling, collect
-from recal.cli.app import run
 from recal.collecting.blocks import Job
 from recal.collecting.local import run_local
 from recal.collecting.models import as_model
@@ -18,6 +17,7 @@ from recal.collecting.sources import ArraySource
 from recal.errors import InputError
 from recal.workflow.job import calibrate
 from recal.workflow.run import Settings
+from tests.unit.cli.commands import typed
 
 
 def pictures(n=600, classes=("apple", "bee", "cat")):
@@ -79,10 +79,7 @@ def test_a_model_that_guesses_passes():
     check_agreement(job(lambda batch: rng.normal(size=(len(batch), 3))), pictures())
 
 
-@pytest.mark.parametrize("engine", [{}, {"engine": "local"}])
-def test_folders_and_numbers_are_doubted_on_every_way_to_collect(
-    tmp_path, monkeypatch, capsys, engine
-):
+def test_folders_and_numbers_are_doubted_on_every_way_to_collect(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     rng = np.random.default_rng(0)
@@ -97,17 +94,16 @@ def test_folders_and_numbers_are_doubted_on_every_way_to_collect(
         "    bright = np.asarray(batch, dtype=float).mean((1, 2, 3)) - 100\n"
         "    return np.stack([bright, -bright], axis=1) / 10\n"
     )
-    typed = ["collect", "--model", "swapping:swapped", "--data", "data", "--out", "v.npz"]
-    assert run([*typed, *[word for one in engine.items() for word in ("--engine", one[1])]]) == 2
+    assert typed("collect --model swapping:swapped --data data --out v.npz") == 2
     assert "look swapped" in capsys.readouterr().err
     swapped = import_module("swapping").swapped
     with pytest.raises(InputError, match="look swapped"):
-        collect(swapped, tmp_path / "data", None, **engine)
+        collect(swapped, tmp_path / "data", None)
     images, y = np.zeros((500, 4, 4, 3)), np.arange(500) % 2
     images[y == 1] = 200.0
     with pytest.raises(InputError, match="look swapped"):
-        collect(swapped, images, None, labels=y, **engine)
-    assert collect(swapped, images, None, labels=y, classes=[0, 1], **engine).n_samples == 500
+        collect(swapped, images, None, labels=y)
+    assert collect(swapped, images, None, labels=y, classes=[0, 1]).n_samples == 500
 
 
 def test_named_labels_mean_the_same_in_python_and_in_commands(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 
 import recal
@@ -16,7 +17,7 @@ from recal.collecting import apply
 from recal.collecting.models import as_model
 from recal.errors import InputError
 from recal.files.probabilities import read_prob_table, read_probs
-from tests.unit.export.onnx_zoo import outputs_of
+from tests.unit.export.onnx_zoo import Graph, outputs_of
 
 
 def scores(n=600, seed=0):
@@ -129,11 +130,12 @@ def test_hugging_face_names_its_columns():
 
 
 @pytest.mark.parametrize("outputs", ["logits", "probabilities"])
-def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(outputs, onnx_file, tmp_path):
-    nodes = [("MatMul", ["x", "w"], "odds"), ("Sigmoid", ["odds"], "share")]
-    last = "share" if outputs == "probabilities" else "odds"
-    weights = {"w": np.array([[1.0], [-0.5], [0.2]], np.float32)}
-    net = onnx_file("net.onnx", nodes, {"x": ["n", 3]}, {last: ["n", 1]}, weights)
+def test_an_onnx_file_with_one_output_is_exported_as_it_is_applied(outputs, tmp_path):
+    graph, net = Graph(), tmp_path / "net.onnx"
+    last = graph.op("MatMul", "x", graph.weight([[1.0], [-0.5], [0.2]], np.float32))
+    if outputs == "probabilities":
+        last = graph.op("Sigmoid", last)
+    onnx.save(graph.model(["n", 3], {last: ["n", 1]}), net)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 3)).astype(np.float32)
     y = (x @ [1.0, -0.5, 0.2] + rng.normal(0, 0.7, 900) > 0).astype(int)

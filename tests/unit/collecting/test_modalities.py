@@ -27,6 +27,7 @@ from recal.collecting import apply
 from recal.collecting.models import as_model, import_model
 from recal.collecting.sources import as_source
 from recal.errors import FileError, InputError
+from tests.unit.export.onnx_zoo import linear
 
 RNG = np.random.default_rng(0)
 SMALL = {
@@ -303,10 +304,8 @@ def test_images_as_the_model_wants_them(tmp_path, pixels, shape, dtype, mode):
     assert (batch.shape, batch.dtype) == (shape, dtype)
 
 
-def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, onnx_file, monkeypatch):
-    nodes = [("Flatten", ["x"], "rows"), ("MatMul", ["rows", "w"], "logits")]
-    weights = {"w": RNG.normal(size=(64, 2)).astype(np.float32)}
-    onnx_file("net.onnx", nodes, {"x": ["n", 1, 8, 8]}, {"logits": ["n", 2]}, weights)
+def test_the_command_line_reads_grey_where_the_model_is_grey(tmp_path, monkeypatch):
+    linear(tmp_path / "net.onnx", (1, 8, 8), 2)
     folder_of_images(tmp_path, "RGB")
     monkeypatch.chdir(tmp_path)
     command = "collect --model net.onnx --data RGB --pool zoom:0.5 --out v.npz"

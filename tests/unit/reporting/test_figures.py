@@ -3,13 +3,31 @@
 import builtins
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from recal import reliability_diagram
 from recal.errors import MissingExtraError
+from recal.metrics.row_scores import RowScores
 from recal.reporting import charts
 from recal.reporting.chart import PALETTE, svg
 from recal.reporting.figure_data import reliability
+
+
+def test_the_bins_of_a_diagram_and_their_bands():
+    rng = np.random.default_rng(0)
+    confidence = np.round(rng.uniform(0.25, 1, 400), 2)
+    correct, zeros = rng.random(400) < 0.9 * confidence, np.zeros(400)
+    data = reliability(RowScores(confidence, correct, zeros, zeros, 4), 10)
+    assert data.counts.sum() == 400
+    columns = (data.low, data.high, data.counts, data.confidence, data.accuracy)
+    for low, high, count, mean, accuracy in zip(*columns):
+        inside = (confidence > low) & (confidence <= high)
+        assert count == inside.sum()
+        assert mean == pytest.approx(confidence[inside].mean())
+        assert accuracy == pytest.approx(correct[inside].mean())
+    assert (data.band_low <= data.accuracy).all()
+    assert (data.accuracy <= data.band_high).all()
 
 
 def test_the_reliability_diagram_shows_the_accuracies(comparison):
