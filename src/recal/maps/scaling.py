@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 PerClass = Annotated[Vector, FloatArray("K")]
 Scale = Annotated[float, Number(SMALLEST, LARGEST)]
 
-# e to the power of this can be squared without overflow.
-_LARGEST_EXPONENT = 230.0
-
 
 class Temperature(Map):
     """softmax(beta z): temperature scaling, with beta = 1 / temperature."""
