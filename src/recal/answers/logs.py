@@ -24,6 +24,7 @@ from recal.answers.scores import (
     row_ids,
 )
 from recal.errors import FileError, InputError
+from recal.files.paths import LINES
 from recal.files.tables import Table, cell_text, read_lines, read_table
 from recal.views import Views
 
@@ -95,7 +96,7 @@ def _read_scores(
 ) -> OptionScores:
     """Read one log in any of the formats."""
     failed: set[int] = set()
-    if path.suffix.lower() not in (".jsonl", ".json", ".ndjson"):
+    if path.suffix.lower() not in (".json", *LINES):
         scores, labels = _read_option_table(path, options, label_column)
     else:
         lines = read_lines(path)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recal.errors import FileError, InputError
+from recal.files.paths import LINES, TABLES
 from recal.workflow.folder import CALIBRATION, PAGE, SUMMARY, calibration_in, is_unfinished
 
 if TYPE_CHECKING:
+    from recal.files.tables import Table
     from recal.views import Views
 
 _ORIGINS = {
@@ -29,16 +31,15 @@ _ORIGINS = {
 # The options that name an output.
 OUTPUTS = {"out": "--out", "report": "--report", "save": "--save"}
 # The endings that a command's output may have. A folder has none.
-_TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
 _ENDINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("fit", "out"): (".recal", ""),
     ("decide", "out"): (".recal", ""),
     ("report", "out"): (".html",),
     ("evaluate", "report"): (".html",),
     ("export", "out"): (".onnx",),
-    ("apply", "out"): (".npz", *_TABLES),
-    ("collect", "out"): (".npz", ".zarr", *_TABLES),
-    ("audit", "out"): _TABLES,
+    ("apply", "out"): (".npz", *TABLES, *LINES),
+    ("collect", "out"): (".npz", ".zarr", *TABLES, *LINES),
+    ("audit", "out"): (*TABLES, *LINES),
     ("watch", "save"): (".recal", ""),
 }
 
@@ -70,7 +71,7 @@ def file_kind(path: Path) -> str:
         return "a pickle, which may run any code and is never opened"
     if head.startswith(b"PAR1") or suffix in (".csv", ".tsv"):
         return "a table"
-    return "text" if suffix in (".jsonl", ".ndjson", ".txt", ".md") else "of an unknown kind"
+    return "text" if suffix in (*LINES, ".txt", ".md") else "of an unknown kind"
 
 
 def _kind_of_archive(path: Path) -> str:
@@ -179,18 +180,19 @@ def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) 
         )
 
 
-def table_columns(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read named columns of a table; refuse files without columns and unknown names."""
-    from recal.files.tables import SUFFIXES, read_table
+def table_columns(path: Path, names: Sequence[str]) -> Table:
+    """Read a table with these columns; refuse files without columns and unknown names."""
+    from recal.files.tables import Table, read_table
 
     if not names:
-        return {}
-    if path.suffix.lower() not in SUFFIXES:
+        return Table({})
+    if path.suffix.lower() not in (*TABLES, *LINES):
         raise InputError(
             f"{path} has no columns; name a table that holds {names[0]!r} with --rows."
         )
-    columns = read_table(path)
-    return {name: columns[name] for name in names}
+    table = read_table(path)
+    table.check(names)
+    return table
 
 
 def is_table_of_answers(path: Path) -> bool:

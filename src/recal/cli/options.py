@@ -19,6 +19,7 @@ from typer import Argument, Option
 from recal.cli.files import check_correct, check_exists, check_kind, check_views, table_columns
 from recal.cli.printing import SESSION, say
 from recal.errors import InputError
+from recal.files.paths import TABLES
 
 if TYPE_CHECKING:
     from recal.files.probabilities import Probabilities
@@ -159,13 +160,12 @@ class Inputs:
 
     def columns(self, path: Path) -> dict[str, Any]:
         """Read the groups and clusters that were typed, from --rows or from this table."""
-        from recal.files.tables import Table
-
-        path = self.rows or path
-        columns = table_columns(path, [name for name in (self.group, self.cluster) if name])
+        columns = table_columns(
+            self.rows or path, [name for name in (self.group, self.cluster) if name]
+        )
         found = {} if self.group is None else {"groups": columns[self.group]}
         if self.cluster is not None:
-            found["clusters"] = Table(columns, path).clusters(self.cluster)
+            found["clusters"] = columns.clusters(self.cluster)
         return found
 
     def views(self, path: Path, *, need_labels: bool = False) -> Views:
@@ -276,7 +276,7 @@ class Inputs:
     @property
     def is_table(self) -> bool:
         """Whether the data are a table."""
-        return self.data is not None and self.data.suffix.lower() in (".csv", ".tsv", ".parquet")
+        return self.data is not None and self.data.suffix.lower() in TABLES
 
     def check_files(self) -> None:
         """Refuse a missing model or missing data, before importing the code that would open them."""

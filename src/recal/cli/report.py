@@ -44,7 +44,7 @@ def report(
     Example: [bold]recal report probs.csv --before raw.csv --out report.html[/bold]
     """
     about: opt.Inputs = ctx.obj
-    columns = about.columns(source)
+    columns, sliced = about.columns(source), files.table_columns(about.rows or source, by or [])
     kind = files.check_kind(source, "probabilities", "views")
     from recal.comparison import compare, compare_probs
     from recal.reporting.page import Page
@@ -73,7 +73,7 @@ def report(
         page = Page(
             result,
             command=SESSION.command,
-            columns=files.table_columns(about.rows or source, by or []),
+            columns={name: sliced[name] for name in by or []},
             groups={} if about.group is None else {about.group: columns["groups"]},
             risk=risk,
         )

@@ -19,10 +19,9 @@ from recal.checks import as_objects
 from recal.collecting.fingerprint import digest_texts
 from recal.collecting.models.base import Pixels
 from recal.collecting.sources import FILE_OPTIONS, ArraySource, Source, sample_form
-from recal.collecting.tables import TABLE_SUFFIXES as TABLES
 from recal.collecting.tables import open_table
 from recal.errors import FileError, InputError, RecalError, in_both, needs_extra
-from recal.files.paths import admit, refuse_bombs
+from recal.files.paths import TABLES, admit, refuse_bombs
 from recal.schema import Choice, Number, check, kind_of
 
 if TYPE_CHECKING:

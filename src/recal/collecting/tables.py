@@ -19,8 +19,6 @@ from recal.files.tables import pyarrow_for, read_parquet, read_table, separator_
 from recal.transforms.preprocessing import Preprocessing
 from recal.transforms.tabular import is_category
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-
 
 class TableSource(Source):
     """A pandas frame; batches are frames, so that a model finds its columns by name.

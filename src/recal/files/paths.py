@@ -30,6 +30,9 @@ from typing import Any, BinaryIO
 
 from recal.errors import FileError, InputError
 
+# The endings of tables with a header, and of those with an object in each line.
+TABLES = (".csv", ".tsv", ".parquet")
+LINES = (".jsonl", ".ndjson")
 LIMIT = "RECAL_MAX_BYTES"
 _SMALL, _RATIO, _LARGE = 256 * 2**20, 200, 4 * 2**30
 

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from recal.checks import as_objects, text_of
 from recal.errors import FileError, InputError, needs_extra
-from recal.files.paths import admit, file_errors, replacing
+from recal.files.paths import LINES, TABLES, admit, file_errors, replacing
 
-LINES = (".jsonl", ".ndjson")
-SUFFIXES = (".csv", ".tsv", ".parquet", *LINES)
+SUFFIXES = (*TABLES, *LINES)
 
 
 class Table(Mapping[str, NDArray[Any]]):

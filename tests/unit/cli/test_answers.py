@@ -72,7 +72,7 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(here, capsys):
     page = (here / "out" / "report.html").read_text()
     share = 100 * summary["checked"]["accepted"] / 240
     assert f"{share:.1f}\u00a0% of the answers can be automated" in page
-    for name in ("accepted.csv", "accepted.parquet", "accepted.jsonl"):
+    for name in ("accepted.csv", "accepted.parquet", "accepted.ndjson"):
         assert typed(f"apply out new.csv --out {name}") == 0
     rows, given = rows_of(here / "accepted.csv"), rows_of(here / "new.csv")
     kept = [{name: row[name] for name in given[0]} for row in rows]
@@ -84,7 +84,7 @@ def test_a_table_is_calibrated_and_applied_in_two_commands(here, capsys):
     assert 0 < sum(accepted) < 200
     table = pyarrow.parquet.read_table("accepted.parquet")
     assert table.column("accepted").to_pylist() == accepted
-    assert typed("apply out accepted.jsonl --out again.csv") == 0
+    assert typed("apply out accepted.ndjson --out again.csv") == 0
     assert [row["accepted"] == "true" for row in rows_of(here / "again.csv")] == accepted
 
 
