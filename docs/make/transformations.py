@@ -38,7 +38,7 @@ FIRST = {
     "object (not for digits or letters). For ReCal begin with `zoom:0.5-0.9:10`, then add `brightness`. "
     "An image of 224 x 224 x 3 bytes takes 0.1 to 3 ms per transformation and core; `RECAL_NUM_THREADS` limits the "
     "cores.",
-    "video": "`frames` loses whole frames; every kind for images acts on each frame, too.",
+    "video": "Every kind for images acts on each frame, too.",
     "series": "`timeshift` where it does not matter when something happens; for ReCal `drop` and `coarse`. Time is the "
     "last axis; for (n, time, channels) add `:axis=1`. Series of different lengths come as a list of arrays.",
     "audio": "`timeshift`, then `noise` and `lowpass` as a poor line would. All kinds for series act on sounds, too.",

@@ -114,7 +114,7 @@ def test_a_file_of_another_format_named_png_is_not_opened(tmp_path, kind, monkey
     held = io.BytesIO()
     Image.new("RGB", (16, 16)).save(held, kind)
     (tmp_path / "a.png").write_bytes(held.getvalue())
-    with pytest.raises(FileError, match="cannot be read.*cannot identify"):
+    with pytest.raises(FileError, match=r"cannot be read.*cannot identify"):
         read_image(tmp_path / "a.png")
 
 
