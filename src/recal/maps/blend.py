@@ -21,7 +21,7 @@ from recal.transforms import Transform, as_transform
 Answers = Literal["kept", "free"]
 Weight = Annotated[float, Number(0.0, LARGEST)]
 Finite = Annotated[float, Number(-LARGEST, LARGEST)]
-PerClass = tuple[Finite, ...]
+Finites = tuple[Finite, ...]
 
 
 class ViewWeights(Kind):
@@ -90,15 +90,15 @@ class Blend(Map):
 
     own: Weight
     weights: Annotated[tuple[tuple[Transform, float], ...], ViewWeights()]
-    offsets: PerClass
+    offsets: Finites
     epsilon: Annotated[float, Number(0.0, 1.0, ends="()")]
     gate: Annotated[float, Number(0.0, 1.0, ends="(]")] | None = None
     gated_own: Weight = 1.0
-    gated_offsets: PerClass = ()
+    gated_offsets: Finites = ()
     answers: Answers = "kept"
     mixture: Weight = 0.0
     gated_mixture: Weight = 0.0
-    matrices: tuple[tuple[PerClass, ...], ...] = ()
+    matrices: tuple[tuple[Finites, ...], ...] = ()
     start: Beta = 1.0
 
     def check(self) -> None:

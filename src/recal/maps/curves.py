@@ -36,7 +36,7 @@ from recal.schema import FloatArray, Integers, Number
 
 # The curves of all classes are concatenated: their inputs, their values, and the offsets at which
 # each begins and ends.
-Inputs = Annotated[Vector, FloatArray("N", low=-np.inf, high=np.inf)]
+Knots = Annotated[Vector, FloatArray("N", low=-np.inf, high=np.inf)]
 Values = Annotated[Vector, FloatArray("N", low=0.0, high=1.0)]
 Offsets = Annotated[NDArray[np.int64], Integers("K+1", low=0, high=2**62)]
 
@@ -49,7 +49,7 @@ ENDLESS = float(np.finfo(np.float64).max)
 class Lines(Map):
     """A piecewise linear curve for each class: isotonic regression."""
 
-    knots: Inputs
+    knots: Knots
     values: Values
     offsets: Offsets
     beta: Scale
@@ -84,7 +84,7 @@ class SharedLine(Map):
 class Steps(Map):
     """A step function for each class: Bayesian binning."""
 
-    edges: Inputs
+    edges: Knots
     values: Values
     offsets: Offsets
 
