@@ -40,4 +40,4 @@ def test_an_example_ends_in_a_decision(name, tmp_path):
     assert re.search(decided, shown, re.MULTILINE)
     if name == "language_models":
         assert "Views: 2,000 samples, 4 classes, 1 transformation, labelled" in shown
-        assert "can be automated with at most 5 % errors (none before calibration)" in shown
+        assert "can be automated with at most 5% errors (none before calibration)" in shown

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Vector, check_confidences
 from recal.clusters import check_names
-from recal.decisions.rule import DecisionRule, check_share
+from recal.decisions.rule import DecisionRule, check_share, percentage
 from recal.errors import InputError
 from recal.schema import Number, check
 
@@ -332,7 +332,7 @@ class Audit:
         if not self.n_graded:
             return "No accepted answer was checked yet."
         low, high = self.interval
-        share, risk = f"{1.0 - self.level:.0%}", f"{100 * self.rule.risk:g} %"
+        share, risk = f"{1.0 - self.level:.0%}", percentage(self.rule.risk)
         found = (
             f"{self.error:.1%} of the accepted answers are wrong ({low:.1%} to {high:.1%} at {share} "
             f"confidence, valid at any time), estimated from {self.n_graded:,} checked answers."

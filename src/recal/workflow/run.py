@@ -21,7 +21,7 @@ from recal.checks import Floats
 from recal.clusters import ByRow, count_of_clusters, split_by_cluster
 from recal.comparison import compare_probs
 from recal.decisions import Decision, decide, risk_curve
-from recal.decisions.rule import Guarantee, check_share
+from recal.decisions.rule import Guarantee, check_share, percentage
 from recal.errors import InputError, recorded_warnings
 from recal.files.paths import json_text, replacing
 from recal.files.probabilities import Probabilities
@@ -269,7 +269,7 @@ class Result:
         """Return lines with the share of answers that the rule accepts, or why it accepts none."""
         decision, (_, n_deciding, n_checked) = self.decision, self.sizes
         share = n_deciding / sum(self.sizes[1:] if self.cross_fit else self.sizes)
-        risk, was = f"{100 * decision.risk:g} % errors", ""
+        risk, was = f"{percentage(decision.risk)} errors", ""
         if "before" in self.decisions:
             possible = self.decisions["before"].possible
             was = f"{self.n_accepted_before / n_checked:.1%}" if possible else "none"

@@ -124,7 +124,7 @@ def test_from_a_log_to_automated_answers(tmp_path, monkeypatch, capsys):
     assert "Next: recal calibrate" in capsys.readouterr().out
     assert [str(one) for one in read_views("v.npz").transforms] == ["direct"]
     assert typed("calibrate v.npz --risk 0.1 --out out") == 0
-    assert "can be automated with at most 10 % errors" in capsys.readouterr().out
+    assert "can be automated with at most 10% errors" in capsys.readouterr().out
     assert typed("apply out v.npz --out a.csv") == 0
 
 
