@@ -24,7 +24,7 @@ LINES = [
     "fit v.npz --method stack --out d.recal",
     "calibrate v.npz --method ts --risk 0.1 --out fv",
     f"calibrate g.csv {TABLE} --out fg",
-    "calibrate fg --more g.csv",
+    "calibrate fg --more h.csv",
     "calibrate fg --rollback",
     f"calibrate p.csv {PANEL} --out fp",
     f"calibrate p.csv {PANEL} --cost small=1 --cost large=2 --review-cost 9 --out fc",
