@@ -22,7 +22,7 @@ from recal import (
 )
 from recal.cli.serve import listen
 from recal.errors import InputError
-from tests.problems import views
+from tests.problems import asked, rows_of, views
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
@@ -93,13 +93,8 @@ def test_wrong_grades_refute_the_promise(tmp_path, signals):
 
 
 def test_logits_and_panels_are_scored(tmp_path):
-    rng = np.random.default_rng(0)
     calibrator = TemperatureScaling().fit(views(300, noise=0.5, classes=["a", "b", "c"]))
-    truth = rng.choice(list("ABC"), 300)
-    answers = {
-        name: np.where(rng.random(300) < 0.7, truth, rng.choice(list("ABC"), 300))
-        for name in ("large", "small")
-    }
+    truth, answers, _ = asked(300, {"large": 0.8, "small": 0.8})
     panel = PanelCalibration().fit(answers, truth)
 
     async def talk():
@@ -174,22 +169,12 @@ def test_rows_need_a_group_where_the_fit_had_groups(tmp_path):
 
 
 def test_a_cascade_says_what_to_do_next(tmp_path):
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, 8, 2000).astype(str)
-    answers = {
-        name: np.where(rng.random(2000) < accuracy, truth, rng.integers(0, 8, 2000).astype(str))
-        for name, accuracy in {"small": 0.7, "large": 0.95}.items()
-    }
+    options = np.arange(8).astype(str)
+    truth, answers, _ = asked(2000, {"small": 0.7, "large": 0.95}, options=options)
     fit, rest = slice(0, 1000), slice(1000, None)
-    panel = PanelCalibration().fit({k: v[fit] for k, v in answers.items()}, truth[fit])
-    rule = plan_cascade(
-        panel,
-        {name: column[rest] for name, column in answers.items()},
-        truth[rest],
-        costs={"small": 1, "large": 5},
-        review_cost=100,
-        risk=0.05,
-    )
+    panel = PanelCalibration().fit(rows_of(answers, fit), truth[fit])
+    costs = {"costs": {"small": 1, "large": 5}, "review_cost": 100}
+    rule = plan_cascade(panel, rows_of(answers, rest), truth[rest], **costs, risk=0.05)
 
     async def talk():
         http = client(tmp_path, rule)

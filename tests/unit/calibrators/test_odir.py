@@ -11,14 +11,12 @@ from scipy.special import softmax
 from recal.calibrators import MatrixScaling, scaling
 from recal.clusters import stratified_folds
 from recal.solvers.temperature import fit_beta
+from tests.problems import logits_and_labels
 
 
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(1)
-    calibrated = rng.normal(scale=1.5, size=(240, 3))
-    labels = (calibrated + rng.gumbel(size=calibrated.shape)).argmax(axis=1)
-    return 2.0 * calibrated, labels
+    return logits_and_labels(240, 3, seed=1, scale=2.0)
 
 
 def test_the_search_holds_the_held_out_loss_of_each_pair(data):

@@ -14,17 +14,12 @@ from recal.decisions import certify
 from recal.decisions.certify import certified, chance_of_so_few, passed_in_order, ranked
 from recal.errors import InputError
 from recal.metrics.intervals import rate_interval
+from tests.problems import probs_and_labels
 
 
-def model(n: int, seed: int, sharpness: float = 1.5, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
+def model(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Answers whose true probabilities are known, and claimed too high."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(n, k)) * 3
-    calibrated = np.exp(logits)
-    calibrated /= calibrated.sum(1, keepdims=True)
-    y = (calibrated.cumsum(1) > rng.random((n, 1))).argmax(1)
-    claimed = np.exp(sharpness * logits)
-    return claimed / claimed.sum(1, keepdims=True), y
+    return probs_and_labels(n, 3, seed, spread=3, sharpness=1.5)
 
 
 def binary(confidence, wrong) -> tuple[np.ndarray, np.ndarray]:

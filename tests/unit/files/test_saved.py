@@ -4,7 +4,6 @@ sentence.
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any, Literal
 
@@ -63,25 +62,6 @@ def toy(thing=None, **params) -> Toy:
     return made
 
 
-def same(a, b) -> bool:
-    """Equal in value and in type, down to the last array."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, np.ndarray):
-        return (
-            a.dtype == b.dtype
-            and a.shape == b.shape
-            and bool(np.all((a == b) | ((a != a) & (b != b))))
-        )
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    if isinstance(a, float) and math.isnan(a):
-        return math.isnan(b)
-    return a == b
-
-
 PLAN = Plan(
     (
         Step("zoom:0.37", (1.0, 0.1 + 0.2, 1e-3, 100.0)),
@@ -132,7 +112,7 @@ def test_state_of_every_kind_comes_back_the_same(thing, tmp_path):
     expected = (
         thing.astype(thing.dtype.newbyteorder("=")) if isinstance(thing, np.ndarray) else thing
     )
-    assert same(again, expected)
+    assert (type(again), repr(again)) == (type(expected), repr(expected))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +141,7 @@ def test_what_a_file_cannot_hold_is_refused_by_name(thing, tmp_path):
 
 def test_numbers_of_numpy_come_back_as_plain_ones(tmp_path):
     thing = [np.float64(0.1), np.int64(3), np.bool_(True)]
-    assert same(load(save(toy(thing), tmp_path / "toy")).thing_, [0.1, 3, True])
+    assert repr(load(save(toy(thing), tmp_path / "toy")).thing_) == "[0.1, 3, True]"
 
 
 def test_only_fitted_calibrators_of_the_family_and_plans_can_be_saved(tmp_path):

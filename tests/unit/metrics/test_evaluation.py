@@ -6,10 +6,11 @@ import pytest
 
 from recal import evaluate
 from recal.errors import InputError
+from recal.maps.arrays import softmax
 from recal.metrics import LABELS, METRICS, calibration_test
 from recal.metrics.intervals import PAIRED, paired_draws
 from recal.metrics.row_scores import score
-from tests.problems import probs_and_labels
+from tests.problems import logits_and_labels, probs_and_labels
 
 problem = partial(probs_and_labels, seed=3)
 
@@ -133,18 +134,10 @@ def test_errors_that_calibrated_models_make_at_high_confidence_do_not_hide_misca
     """Most confidences near 1, as a network's are; then a temperature of 0.8 is a clear fault of
     2,000 answers.
     """
-    rng = np.random.default_rng(0)
     p_values = []
     for seed in range(20):
-        logits = rng.normal(size=(2000, 5)) * 8
-        calibrated = np.exp(logits - logits.max(1, keepdims=True))
-        y = (
-            calibrated.cumsum(1) > rng.random((2000, 1)) * calibrated.sum(1, keepdims=True)
-        ).argmax(1)
-        claimed = np.exp(0.8 * (logits - logits.max(1, keepdims=True)))
-        found = calibration_test(
-            claimed / claimed.sum(1, keepdims=True), y, draws=199, random_state=seed
-        )
+        claimed = probs_and_labels(2000, 5, seed, spread=8, sharpness=0.8)
+        found = calibration_test(*claimed, draws=199, random_state=seed)
         p_values.append(found.p_value)
     assert np.mean(np.array(p_values) <= 0.05) > 0.8
 
@@ -176,11 +169,9 @@ def test_a_reliability_diagram_takes_graded_answers():
 @pytest.mark.parametrize("n", [900, 6000])
 def test_differences_spread_as_the_rows_themselves_say(n):
     rng = np.random.default_rng(0)
-    logits = 2 * rng.normal(size=(n, 4))
-    truth = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    y = (truth.cumsum(1) > rng.random((n, 1))).argmax(1)
-    sharp = np.exp(1.5 * logits + rng.normal(0, 0.3, logits.shape))
-    methods = [score(p, y) for p in (truth, sharp / sharp.sum(1, keepdims=True))]
+    logits, y = logits_and_labels(n, spread=2.0, scale=1.0)
+    sharp = 1.5 * logits + rng.normal(0, 0.3, logits.shape)
+    methods = [score(softmax(one), y) for one in (logits, sharp)]
     draws = paired_draws(methods, 800)
     assert set(draws) == set(PAIRED)
     for name, divisor in (("nll", 1), ("brier", 4)):

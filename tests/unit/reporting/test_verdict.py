@@ -3,28 +3,21 @@ new ones.
 """
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
 
 from recal.comparison import compare_probs, judge, recommend
 from recal.decisions import decide, risk_curve
+from recal.maps.arrays import softmax
 from recal.metrics import ece
 from recal.reporting.figure_data import calibrated_range
 from recal.reporting.verdict import advice, automation, headline, verdict
+from tests.problems import logits_and_labels
 
-
-def soft(logits):
-    exponents = np.exp(logits - logits.max(1, keepdims=True))
-    return exponents / exponents.sum(1, keepdims=True)
-
-
-def calibrated_logits(n, seed=0, k=5, spread=2.5):
-    """Logits whose softmax is the true chance of each class."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(0, spread, (n, k))
-    y = (soft(logits).cumsum(1) > rng.random((n, 1))).argmax(1)
-    return logits, y
+# Logits whose softmax is the true chance of each class.
+calibrated_logits = partial(logits_and_labels, n_classes=5, spread=2.5, scale=1.0)
 
 
 def found(named, y, passes=None, fitted=True):
@@ -36,7 +29,7 @@ def found(named, y, passes=None, fitted=True):
 
 def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_right():
     logits, y = calibrated_logits(4000)
-    result = found({"before": soft(logits), "after": soft(logits / 2)}, y, fitted=False)
+    result = found({"before": softmax(logits), "after": softmax(logits / 2)}, y, fitted=False)
     assert ece(result.probs["before"], y) < 0.02 < 0.1 < ece(result.probs["after"], y)
     told = verdict(result, "after")
     assert told.after.accuracy > told.before.accuracy  # which is all that the earlier page said
@@ -50,9 +43,9 @@ def test_a_spoiled_model_is_called_worse_though_more_of_its_sure_answers_are_rig
 
 def test_a_method_that_gave_the_truth_no_chance_is_worse():
     logits, y = calibrated_logits(500)
-    hopeless = soft(logits)
+    hopeless = softmax(logits)
     hopeless[0] = np.eye(5)[(y[0] + 1) % 5]
-    result = found({"uncalibrated": soft(logits), "bins": hopeless}, y)
+    result = found({"uncalibrated": softmax(logits), "bins": hopeless}, y)
     assert judge(result, "bins", "uncalibrated").difference("nll").value == np.inf
     assert judge(result, "bins", "uncalibrated").outcome == "worse"
     assert judge(result, "uncalibrated", "bins").outcome == "better"
@@ -65,7 +58,7 @@ def test_equally_good_methods_are_told_apart_in_at_most_five_per_cent():
     for seed in range(200):
         logits, y = calibrated_logits(300, seed=seed)
         rng = np.random.default_rng(seed + 1000)
-        one, two = (soft(logits + rng.normal(0, 0.3, logits.shape)) for _ in range(2))
+        one, two = (softmax(logits + rng.normal(0, 0.3, logits.shape)) for _ in range(2))
         told += (
             judge(compare_probs({"a": one, "b": two}, y, bootstrap=0), "a", "b").outcome
             != "no difference"
@@ -147,7 +140,7 @@ def test_calibrated_probabilities_that_automate_less_are_not_simply_recommended(
 
 def test_a_rule_chosen_elsewhere_is_applied_to_the_rows_of_the_page():
     logits, y = calibrated_logits(4000)
-    probs = soft(logits)
+    probs = softmax(logits)
     rule = decide(probs[:2000], y[:2000], risk=0.1)
     result = compare_probs({"given": probs[2000:]}, y[2000:], bootstrap=20)
     one = automation(result, "given", 0.1, decision=rule)
