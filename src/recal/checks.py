@@ -33,6 +33,11 @@ ASIDES = {
     "no y": "{} requires y to be passed, but the target y is None",
     "continuous": "Unknown label type: continuous",
 }
+# What tables and people write for right and wrong.
+_GRADES = {
+    **dict.fromkeys(("true", "yes", "right", "correct", "1", "1.0"), 1.0),
+    **dict.fromkeys(("false", "no", "wrong", "incorrect", "0", "0.0"), 0.0),
+}
 
 _NAME_CLASSES = "pass classes=[...] (--classes A,B,C) in the columns' order"
 _SOFTMAX = "If these are logits, pass softmax(logits); an .npz file may hold them as `logits`"
@@ -407,6 +412,28 @@ def is_graded(values: object) -> bool:
         return False
 
 
+def grades_of(values: ArrayLike, *, words: bool = True) -> Vector:
+    """Return 1.0 for right (True, 1), 0.0 for wrong (False, 0) and NaN for anything else.
+
+    With `words`, a table may say yes and no, which elsewhere could be answers or classes.
+
+    Examples
+    --------
+    >>> from recal.checks import grades_of
+    >>> grades_of([" Yes", "wrong", "1", ""]).tolist(), grades_of([True, 0, 2]).tolist()
+    ([1.0, 0.0, 1.0, nan], [1.0, 0.0, nan])
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "OUS":
+        texts = [
+            "" if isinstance(value, str) and not words else str(value).strip().lower()
+            for value in array.ravel().tolist()
+        ]
+        array = np.array([_GRADES.get(text, np.nan) for text in texts]).reshape(array.shape)
+    numbers = array.astype(np.float64)
+    return np.where(np.isin(numbers, (0.0, 1.0)), numbers, np.nan)
+
+
 def check_graded(
     confidence: ArrayLike,
     correct: ArrayLike,
@@ -432,13 +459,12 @@ def check_graded(
         "for percentages divide by 100",
     )
     right = one_each(as_array(correct, "labels"), len(array))
-    numbers = right.dtype.kind in "biuf"
-    inside = np.isin(right, (0, 1)) if numbers else np.zeros(len(right), np.bool_)
-    if not inside.all():
-        row = int(np.argmin(inside))
+    grades = grades_of(right, words=False)
+    if (unknown := np.isnan(grades)).any():
+        row = int(np.argmax(unknown))
         raise label_error(
             "must say which answers are right (booleans, or 0 and 1), since the first argument is 1-D, "
             f"got {right[row]} in row {row}",
             remedy="For class labels pass the probabilities of all classes, shape (n_samples, n_classes)",
         )
-    return array, right.astype(np.bool_)
+    return array, grades == 1.0

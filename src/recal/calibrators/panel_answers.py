@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal.calibrators.signal_table import SignalTable, columns_of
-from recal.checks import is_missing
+from recal.checks import grades_of, is_missing
 from recal.clusters import ByRow
 from recal.errors import InputError
 from recal.schema import Record
@@ -324,6 +324,7 @@ def _read_grades(
     if (missing & given).any():
         row, place = np.argwhere(missing & given)[0].tolist()
         raise InputError(f"lacks the grade of {systems[place]!r} in row {row}", argument="truth")
-    if odd := [one for one in grades[~missing].tolist() if one not in (0, 1)]:
+    read = grades_of(grades, words=False)
+    if odd := grades[~missing & np.isnan(read)].tolist():
         raise InputError(f"must be graded True or False, got {odd[0]!r}", argument="truth")
-    return np.where(missing, False, grades).astype(bool)
+    return np.asarray(read == 1.0)

@@ -12,27 +12,19 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Vector, as_array, as_column, text_of
+from recal.checks import Vector, as_array, as_column, grades_of, text_of
 from recal.errors import InputError, UnseenValuesWarning
 from recal.schema import Flag, FloatArray, Levels, Record, Texts
 
 GROUPS = "groups"
-GRADES = {
-    **dict.fromkeys(("true", "yes", "right", "correct", "1", "1.0"), 1.0),
-    **dict.fromkeys(("false", "no", "wrong", "incorrect", "0", "0.0"), 0.0),
-}
 
 
 def read_correct(correct: ArrayLike, n_samples: int) -> Vector:
     """Return 1.0 for right and 0.0 for wrong answers; refuse anything else."""
     values = as_array(correct, "correct")
-    numbers = values
-    if values.dtype.kind in "OUS":
-        words = [str(value).strip().lower() for value in values.ravel().tolist()]
-        numbers = np.array([GRADES.get(word, np.nan) for word in words]).reshape(values.shape)
-    numbers = numbers.astype(np.float64)
+    numbers = grades_of(values)
     if values.shape != (n_samples,) or set(numbers.tolist()) != {0.0, 1.0}:
-        odd = [one for one, known in zip(values, np.isin(numbers, (0, 1))) if not np.all(known)]
+        odd = [one for one, known in zip(values, ~np.isnan(numbers)) if not np.all(known)]
         raise InputError(
             f"must be True or False, 1 or 0, for each of the {n_samples} answers, with some right "
             f"and some wrong; got {repr(odd[0]) if odd else f'the shape {values.shape}'}",

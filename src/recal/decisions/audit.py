@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.checks import Vector, check_confidences
+from recal.checks import Vector, check_confidences, grades_of
 from recal.clusters import check_names
 from recal.decisions.rule import DecisionRule, check_share, percentage
 from recal.errors import InputError
@@ -233,11 +233,8 @@ class Audit:
         if len(values) > len(self.pending):
             problem = f"{len(values)} grades were given for {len(self.pending)} drawn answers"
             raise InputError(problem, remedy="Call draw(confidence, n) first")
-        try:
-            right = values.astype(float)
-        except (TypeError, ValueError):
-            right = np.full(len(values), np.nan)
-        if not np.isin(right, (0.0, 1.0)).all():
+        right = grades_of(values, words=False)
+        if np.isnan(right).any():
             raise InputError("must say which answers are right: True or False", argument="grades")
         known, self.pending = self.pending[: len(right)], self.pending[len(right) :]
         self.replay(zip(known, (right == 0.0).tolist()))

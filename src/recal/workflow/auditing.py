@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recal.calibrators.signal_table import GRADES
-from recal.checks import as_array
+from recal.checks import as_array, grades_of
 from recal.clusters import check_clusters, effective_count
 from recal.decisions.audit import Audit, Check
 from recal.decisions.cascade import CascadeRule
@@ -198,8 +197,7 @@ def write_checks(
     confidence = table.numbers("confidence")
     columns: dict[str, Any] = {}
     if "accepted" in table:
-        # A spreadsheet writes TRUE.
-        columns["accepted"] = np.array([one.lower() == "true" for one in table["accepted"]])
+        columns["accepted"] = grades_of(table["accepted"]) == 1.0
     if audit.rule.groups:
         if group is None and "group" not in table:
             raise InputError(
@@ -220,10 +218,10 @@ def read_checked(path: str | os.PathLike[str]) -> dict[str, bool]:
         f"recal_{name}" if f"recal_{name}" in table else name for name in ("check", "right")
     )
     grades = {}
-    for row, (name, word) in enumerate(zip(table[check], table[right]), 1):
-        known = GRADES.get(word.strip().lower())
-        if known is not None:
-            grades[name] = known > 0.5
+    names, words = table[check], table[right]
+    for row, (name, word, grade) in enumerate(zip(names, words, grades_of(words)), 1):
+        if grade == grade:
+            grades[name] = bool(grade)
         elif word.strip():
             raise InputError(
                 f"{path}, row {row}: the column {right!r} must say yes or no, got {word!r}."
