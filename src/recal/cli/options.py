@@ -163,7 +163,9 @@ class Inputs:
         columns = table_columns(
             self.rows or path, [name for name in (self.group, self.cluster) if name]
         )
-        found = {} if self.group is None else {"groups": columns[self.group]}
+        found: dict[str, Any] = {}
+        if self.group is not None:
+            found["groups"] = columns[self.group]
         if self.cluster is not None:
             found["clusters"] = columns.clusters(self.cluster)
         return found
