@@ -228,8 +228,8 @@ class Views:
 
     @property
     def ids(self) -> Names:
-        """What traces each row to its input, (n_samples,): a file name, or the row number before
-        any selection.
+        """What traces each row to its input, (n_samples,), such as a file name or the row number
+        before any selection.
         """
         known = self.known_ids
         return np.arange(self.n_samples).astype(str) if known is None else known

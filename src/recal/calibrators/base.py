@@ -390,7 +390,7 @@ class Calibrator(Estimator, ABC):
 
     @property
     def plan_(self) -> Plan | Blend:
-        """The plan of the map: steps, a blend or a temperature. Not every method has one."""
+        """The steps, blend or temperature that the map is made of. Not every method has a plan."""
         if self.map_.plan is None:
             raise AttributeError(f"This {type(self).__name__} has no plan_.")
         return self.map_.plan

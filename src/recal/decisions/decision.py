@@ -227,7 +227,7 @@ class Decision(Outcome):
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """If nothing can be accepted: the lowest risk at which each promise accepts at least 1 %."""
+        """The lowest risk at which each promise accepts at least 1 %, if nothing can be accepted."""
         if self.possible:
             return ()
         kinds = (self.guarantee, self._other)
@@ -236,7 +236,7 @@ class Decision(Outcome):
 
     @property
     def supported_risk(self) -> float | None:
-        """If nothing can be accepted: the lowest risk at which this promise accepts at least 1 %."""
+        """The lowest risk at which this promise accepts at least 1 %, if nothing can be accepted."""
         risks = [one.risk for one in self.options if one.guarantee == self.guarantee]
         return risks[0] if risks else None
 
@@ -249,8 +249,8 @@ class Decision(Outcome):
 
     @property
     def table(self) -> tuple[Part, ...]:
-        """The parts, worst first: those that accept nothing, then by the share of mistakes among
-        accepted ones.
+        """The parts, worst first. Parts that accept nothing come before the others, which are sorted by
+        the share of mistakes among accepted answers.
         """
         return tuple(
             sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate)))
