@@ -186,9 +186,8 @@ def run_in_child(
         os.dup2(silent, 1)
         os.dup2(silent, 2)
         os.chdir(ROOT)
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            [str(folder), str(ROOT)]
-        )  # for commands that tests start
+        # For commands that tests start.
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
         sys.path.insert(0, str(folder))
         options = ["-q", "-n0", "-pno:cacheprovider", "-mnot slow", *([] if plugins else ["-x"])]
         os._exit(int(pytest.main([*options, *tests], plugins=list(plugins))))
@@ -257,7 +256,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--sample", type=int, default=100, help="how many changes; 0 for all")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--least", type=float, default=0.0, help="fail below this mutation score")
-    parser.add_argument("--seconds", type=float, default=60.0, help="longest time for one change")
+    parser.add_argument("--seconds", type=float, default=60.0, help="delay that counts as noticed")
     options = parser.parse_args(arguments)
     paths = [(ROOT / path).resolve() for path in options.paths]
     files = sorted(
@@ -296,9 +295,7 @@ def _run(
     trace = json.loads(out.read_text())
     failed = set(trace["failed"])
     if failed:
-        print(
-            f"{len(failed)} tests fail on the unchanged code and are left out: {', '.join(sorted(failed)[:5])}"
-        )
+        print(f"Left out, because they fail on the unchanged code: {', '.join(sorted(failed))}")
     nodes = [node for node in trace["lines"] if node not in failed]
     nodes.sort(key=trace["seconds"].get)
     print(
@@ -315,7 +312,8 @@ def _run(
         caught = False
         if covering:
             target.write_text(one.apply(text), encoding="utf-8")
-            code = run_in_child(covering, folder, longest)
+            usual = sum(trace["seconds"][node] for node in covering)
+            code = run_in_child(covering, folder, longest + usual)
             target.write_text(text, encoding="utf-8")
             caught = code != int(pytest.ExitCode.OK)
         group = str(one.file.relative_to(SOURCE).parent)
@@ -324,10 +322,9 @@ def _run(
         if not caught:
             why = "" if covering else " (no test executes it)"
             print(f"{number:4}/{len(chosen)} SURVIVED{why} {one}", flush=True)
-    for group in total:
-        print(
-            f"{group}: {noticed[group]} of {total[group]} noticed, mutation score {noticed[group] / total[group]:.0%}"
-        )
+    for group, count in total.items():
+        share = noticed[group] / count
+        print(f"{group}: {noticed[group]} of {count} noticed, mutation score {share:.0%}")
     return noticed.total() / max(total.total(), 1)
 
 
