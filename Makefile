@@ -58,7 +58,7 @@ DATA ?= data
 DATASET ?= cifar10
 NETWORKS ?= lenet5
 paper: $(FOR_TEST) ## the paper's experiments: make paper DATA=folder DATASET=cifar10 NETWORKS=lenet5 (hours; see paper/README.md)
-	$(BIN)/python -m paper all --data-dir $(DATA) --dataset $(DATASET) --networks $(NETWORKS) --out paper/results
+	$(BIN)/python -m paper all --data-dir $(DATA) --dataset $(DATASET) --networks $(NETWORKS) --out paper-output
 
 # Three processes for two cores, because some tests wait for other processes; one thread each, so that threads do not
 # wait for each other. Compiled files are kept, because the tests start hundreds of processes.
@@ -132,4 +132,4 @@ examples: $(FOR_TEST) ## one notebook-style script per kind of input, each endin
 	@set -e; for name in $(EXAMPLES); do echo; echo "== examples/$$name.py"; $(BIN)/python examples/$$name.py; done
 
 clean:
-	rm -rf $(VENV) .venv-* demo-output .pytest_cache .mypy_cache .ruff_cache docs/_build docs/api docs/reference.rst
+	rm -rf $(VENV) .venv-* demo-output paper-output .pytest_cache .mypy_cache .ruff_cache docs/_build docs/api docs/reference.rst

@@ -42,13 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--skip-missing",
         action="store_true",
-        help="Skip, rather than fail, what needs a package that is not installed (`make test-oldest` and its like).",
+        help="Skip what needs a package that is not installed.",
     )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
-    """Skip a file that imports a package that is not here; recal's own modules are never excused."""
+    """Skip a file whose import needs a package that is not installed, unless it is recal itself."""
     report = yield
     lacking = (
         re.search(r"No module named '(?!recal\b)(\w+)", str(report.longrepr))

@@ -24,25 +24,48 @@ MOBILENET = [
 
 
 def claims_table(dataset: str, results: Results, groups: Mapping[str, Any]) -> Table:
-    """One row per network and claim: what the claim is, what was found, and whether the two agree.
-    """
+    """One row per network and claim: what the claim is, what was found, and whether the two agree."""
     rows: list[list[str]] = []
     for network, protocols in results.items():
         who = f"{dataset} {network}"
         rows.append([who, "ReCal never changes a prediction", *_keeps_accuracy(protocols)])
         for name in (ZOOM_WIDE, ZOOM_NARROW):
-            rows.append([who, f"Brier of {name} is below TS", *_below(protocols, "brier", name, "TS")])
-        rows.append([who, "zoom beats brightness, Brier", *_below(protocols, "brier", ZOOM_WIDE, BRIGHTNESS)])
-        rows.append([who, "zoom beats brightness, ECE", *_below(protocols, "ece", ZOOM_WIDE, BRIGHTNESS)])
+            rows.append(
+                [who, f"Brier of {name} is below TS", *_below(protocols, "brier", name, "TS")]
+            )
+        rows.append(
+            [
+                who,
+                "zoom beats brightness, Brier",
+                *_below(protocols, "brier", ZOOM_WIDE, BRIGHTNESS),
+            ]
+        )
+        rows.append(
+            [who, "zoom beats brightness, ECE", *_below(protocols, "ece", ZOOM_WIDE, BRIGHTNESS)]
+        )
         if dataset != "imagenet":
             narrow = "for small images zoom .5-.9 suits better than .1-.9"
             rows.append([who, f"{narrow}, ECE", *_below(protocols, "ece", ZOOM_NARROW, ZOOM_WIDE)])
-            rows.append([who, f"{narrow}, Brier", *_below(protocols, "brier", ZOOM_NARROW, ZOOM_WIDE)])
-        rows.append([who, "ReCal has the best or second-best ECE (paper: 7 of 10)", *_rank(protocols, "ece", 2)])
-        rows.append([who, "ReCal has the best Brier score (paper: 9 of 10)", *_rank(protocols, "brier", 1)])
-        rows.append([who, "VS, MS-ODIR and Dir-ODIR change the accuracy", *_changes_accuracy(protocols)])
+            rows.append(
+                [who, f"{narrow}, Brier", *_below(protocols, "brier", ZOOM_NARROW, ZOOM_WIDE)]
+            )
+        rows.append(
+            [
+                who,
+                "ReCal has the best or second-best ECE (paper: 7 of 10)",
+                *_rank(protocols, "ece", 2),
+            ]
+        )
+        rows.append(
+            [who, "ReCal has the best Brier score (paper: 9 of 10)", *_rank(protocols, "brier", 1)]
+        )
+        rows.append(
+            [who, "VS, MS-ODIR and Dir-ODIR change the accuracy", *_changes_accuracy(protocols)]
+        )
         for order in _time_orders(dataset, network):
-            rows.append([who, f"learning time: {' < '.join(order)}", *_time_order(protocols, order)])
+            rows.append(
+                [who, f"learning time: {' < '.join(order)}", *_time_order(protocols, order)]
+            )
     for network, found in groups.items():
         for kind, table in found["kinds"].items():
             claim = f"group 4 has the least ECE most often ({kind})"
@@ -51,7 +74,10 @@ def claims_table(dataset: str, results: Results, groups: Mapping[str, Any]) -> T
                 claim = "group 1 has the largest ECE most often (zoom; paper: 7 of 9)"
                 rows.append([f"{dataset} {network}", claim, *_most_often("1", -1, ranks(table))])
     if dataset == "imagenet":
-        rows += [[f"{dataset} {n}", "ReCal has the best ECE on ImageNet", *_best_ece(p)] for n, p in results.items()]
+        rows += [
+            [f"{dataset} {n}", "ReCal has the best ECE on ImageNet", *_best_ece(p)]
+            for n, p in results.items()
+        ]
     else:
         rows.append(["ImageNet", "ReCal has the best ECE on ImageNet", "", "not run"])
         rows.append(MOBILENET)
@@ -80,9 +106,14 @@ def _below(protocols: Mapping[str, Any], metric: str, low: str, high: str) -> tu
 
 
 def _keeps_accuracy(protocols: Mapping[str, Any]) -> tuple[str, str]:
-    changed = sum(found[name]["changed_predictions"] for found in protocols.values() for name in RECALS)
+    changed = sum(
+        found[name]["changed_predictions"] for found in protocols.values() for name in RECALS
+    )
     tested = sum(found[name]["n_test"] for found in protocols.values() for name in RECALS)
-    return f"{changed} of {tested:,} predictions changed", "agrees" if changed == 0 else "does not agree"
+    return (
+        f"{changed} of {tested:,} predictions changed",
+        "agrees" if changed == 0 else "does not agree",
+    )
 
 
 def _time_orders(dataset: str, network: str) -> tuple[tuple[str, ...], ...]:
@@ -97,7 +128,9 @@ def _time_orders(dataset: str, network: str) -> tuple[tuple[str, ...], ...]:
 
 def _time_order(protocols: Mapping[str, Any], claimed: tuple[str, ...]) -> tuple[str, str]:
     """Judged by the median over the splits: one fit's time is noisy."""
-    seconds = {name: float(np.median([p[name]["seconds"] for p in protocols.values()])) for name in claimed}
+    seconds = {
+        name: float(np.median([p[name]["seconds"] for p in protocols.values()])) for name in claimed
+    }
     order = sorted(claimed, key=lambda name: seconds[name])
     text = " < ".join(f"{name} {seconds[name]:.2g} s" for name in order)
     return text, "agrees" if tuple(order) == claimed else "does not agree"
@@ -135,10 +168,16 @@ def _rank(protocols: Mapping[str, Any], metric: str, limit: int) -> tuple[str, s
 
 def _changes_accuracy(protocols: Mapping[str, Any]) -> tuple[str, str]:
     """The error rates on the paper's split of the methods that may change predictions."""
-    errors = {name: 100 * found["metrics"]["error_rate"] for name, found in protocols[PAPER_SPLIT].items()}
-    text = f"error {errors['Uncal.']:.2f} % before; " + ", ".join(f"{name} {errors[name]:.2f} %" for name in CHANGING)
+    errors = {
+        name: 100 * found["metrics"]["error_rate"] for name, found in protocols[PAPER_SPLIT].items()
+    }
+    text = f"error {errors['Uncal.']:.2f} % before; " + ", ".join(
+        f"{name} {errors[name]:.2f} %" for name in CHANGING
+    )
     changed = sum(errors[name] != errors["Uncal."] for name in CHANGING)
-    return text, "agrees" if changed == len(CHANGING) else "undecided" if changed else "does not agree"
+    return text, "agrees" if changed == len(
+        CHANGING
+    ) else "undecided" if changed else "does not agree"
 
 
 def _best_ece(protocols: Mapping[str, Any]) -> tuple[str, str]:

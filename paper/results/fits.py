@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paper.results.paper import COMPARED, Compared
 from recal.calibrators.base import Calibrator
+from recal.errors import ConvergenceWarning
 from recal.maps.arrays import softmax
 from recal.maps.guard import bounded, lift_answers
-from recal.errors import ConvergenceWarning
-from paper.results.paper import COMPARED, Compared
 from recal.metrics import evaluate
 from recal.transforms import Transform, pool
 from recal.views import Views
@@ -44,10 +44,14 @@ def pool_of(method: Compared, seed: int) -> tuple[Transform, ...]:
 
 def all_transforms(seed: int, methods: Iterable[Compared] = COMPARED) -> tuple[Transform, ...]:
     """Return every transformation of every pool once, so that each is computed once."""
-    return tuple(dict.fromkeys(transform for method in methods for transform in pool_of(method, seed)))
+    return tuple(
+        dict.fromkeys(transform for method in methods for transform in pool_of(method, seed))
+    )
 
 
-def judge(method: Compared, protocol: Protocol, *, seed: int) -> tuple[dict[str, Any], Calibrator | None]:
+def judge(
+    method: Compared, protocol: Protocol, *, seed: int
+) -> tuple[dict[str, Any], Calibrator | None]:
     """Fit and test one method; return plain values for a file, and the fitted calibrator.
 
     Learning time is CPU seconds of this process, after the compiled parts have been loaded.
@@ -66,7 +70,13 @@ def judge(method: Compared, protocol: Protocol, *, seed: int) -> tuple[dict[str,
             began = time.process_time()
             calibrator = method.build(seed).fit(fit)
             seconds = time.process_time() - began
-        said = sorted({str(warning.message) for warning in caught if issubclass(warning.category, ConvergenceWarning)})
+        said = sorted(
+            {
+                str(warning.message)
+                for warning in caught
+                if issubclass(warning.category, ConvergenceWarning)
+            }
+        )
         probs = calibrator.predict_proba(test)
     assert test.labels is not None  # collected with them
     found = evaluate(probs, test.labels, bootstrap=_BOOTSTRAP)
@@ -90,7 +100,11 @@ def uncalibrated(views: Views) -> NDArray[np.float64]:
 
 
 def _with_pool(views: Views, transforms: tuple[Transform, ...]) -> Views:
-    return Views(views.logits, {transform: views.transformed(transform) for transform in transforms}, views.labels)
+    return Views(
+        views.logits,
+        {transform: views.transformed(transform) for transform in transforms},
+        views.labels,
+    )
 
 
 @cache

@@ -7,23 +7,27 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
-from recal.maps.arrays import softmax
-from recal.calibrators.temperature import TemperatureScaling
-from recal.maps.steps import Group
 from paper.results.paper import GROUP_KINDS, GROUP_PARAMETERS
+from recal.calibrators.temperature import TemperatureScaling
+from recal.maps.arrays import softmax
+from recal.maps.steps import Group
 from recal.metrics import ece
 from recal.reporting import group_study
 from recal.reporting.figure_data import places
 from recal.transforms import Transform, as_transform, format_strength
 from recal.views import Views
 
-Rows = dict[str, dict[str, dict[str, float | None]]]  # strength -> {"ece" | "count": {group: value}}
+Rows = dict[
+    str, dict[str, dict[str, float | None]]
+]  # strength -> {"ece" | "count": {group: value}}
 
 
 def group_transforms() -> tuple[Transform, ...]:
     """Return the transformations of the group tables."""
     return tuple(
-        as_transform(f"{kind}:{format_strength(strength)}") for kind in GROUP_KINDS for strength in GROUP_PARAMETERS
+        as_transform(f"{kind}:{format_strength(strength)}")
+        for kind in GROUP_KINDS
+        for strength in GROUP_PARAMETERS
     )
 
 
@@ -34,17 +38,25 @@ def group_tables(fit: Views, test: Views) -> dict[str, Any]:
     `fit`, not on the test images), and a copy's confidence is the maximum of its own softmax.
     """
     beta = TemperatureScaling().fit(fit).beta_
-    scaled = Views(test.logits * beta, {t: test.transformed(t) * beta for t in test.transforms}, test.labels)
+    scaled = Views(
+        test.logits * beta, {t: test.transformed(t) * beta for t in test.transforms}, test.labels
+    )
     study = group_study(scaled, confidence_at="own")
     tables: dict[str, Any] = {kind: {} for kind in GROUP_KINDS}
     for spec, errors, sizes in zip(study.transforms, study.errors.tolist(), study.sizes.tolist()):
         kind, strength = spec.split(":")[:2]
         tables[kind][strength] = {
-            "ece": {str(int(g)): None if isnan(error) else error for g, error in zip(Group, errors)},
+            "ece": {
+                str(int(g)): None if isnan(error) else error for g, error in zip(Group, errors)
+            },
             "count": {str(int(g)): size for g, size in zip(Group, sizes)},
         }
     assert scaled.labels is not None  # collected with them
-    return {"temperature": 1.0 / beta, "ece": ece(softmax(scaled.logits), scaled.labels), "kinds": tables}
+    return {
+        "temperature": 1.0 / beta,
+        "ece": ece(softmax(scaled.logits), scaled.labels),
+        "kinds": tables,
+    }
 
 
 def ranks(rows: Rows) -> dict[str, list[int]]:

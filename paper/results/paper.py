@@ -12,11 +12,9 @@ from importlib.resources import files
 from typing import Any
 
 from recal.calibrators.base import Calibrator
-from recal.calibrators.scaling import DirichletCalibration
-from recal.calibrators.scaling import MatrixScaling
 from recal.calibrators.recal import ReCal
+from recal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from recal.calibrators.temperature import TemperatureScaling
-from recal.calibrators.scaling import VectorScaling
 
 # Strengths of the group tables, for zoom and for brightness.
 GROUP_PARAMETERS = (0.9, 0.8, 0.7, 0.67, 0.5, 0.4, 0.33, 0.2, 0.1)
@@ -35,7 +33,9 @@ class Compared:
     @property
     def file_name(self) -> str:
         """The name without what file systems dislike."""
-        return "".join(c if c.isalnum() or c in ".-" else "-" for c in self.name.lower()).strip("-.")
+        return "".join(c if c.isalnum() or c in ".-" else "-" for c in self.name.lower()).strip(
+            "-."
+        )
 
 
 def _recal(seed: int) -> Calibrator:
@@ -66,7 +66,12 @@ _NETWORKS = {
     "resnet152": "ResNet152",
 }
 # Networks that the paper does not have, beside the nearest that it has.
-_RELATIVES = {"resnet8": "resnet110", "resnet14": "resnet110", "resnet20": "resnet110", "wrn16-2": "wrn28-10"}
+_RELATIVES = {
+    "resnet8": "resnet110",
+    "resnet14": "resnet110",
+    "resnet20": "resnet110",
+    "wrn16-2": "wrn28-10",
+}
 
 
 @lru_cache(maxsize=1)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from recal.comparison.results import markdown_table
 from paper.results.groups import ranks
 from paper.results.paper import COMPARED, paper_groups, printed
+from recal.comparison.results import markdown_table
 
 # network -> protocol -> method -> what `fits.judge` returned
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -73,21 +73,31 @@ def paper_table(name: str, dataset: str, results: Results) -> Table:
     rows = []
     for network, protocols in results.items():
         found = protocols[PAPER_SPLIT]
-        rows.append([f"{dataset} {network}", *_cells({m: _value(r, metric) for m, r in found.items()}, metric)])
+        rows.append(
+            [
+                f"{dataset} {network}",
+                *_cells({m: _value(r, metric) for m, r in found.items()}, metric),
+            ]
+        )
         if metric.key != "seconds":
-            rows.append(["95 % interval", *(_interval(found.get(m.name), metric) for m in COMPARED)])
+            rows.append(
+                ["95 % interval", *(_interval(found.get(m.name), metric) for m in COMPARED)]
+            )
         theirs = printed(name, dataset, network)
         if theirs is not None:
             digits = 2 if name in ("time", "error") else metric.digits
             shown = Metric(metric.key, metric.title, 1.0, digits)
             rows.append([f"paper: {theirs[0].replace('/', ' ')}", *_cells(theirs[1], shown)])
-    note = "Bold: the least of the row. Intervals: bootstrap over the test images." if name != "time" else ""
+    note = (
+        "Bold: the least of the row. Intervals: bootstrap over the test images."
+        if name != "time"
+        else ""
+    )
     return Table(metric.title, ["", *(method.name for method in COMPARED)], rows, note)
 
 
 def halves_table(name: str, dataset: str, results: Results) -> Table | None:
-    """The same over random halves of the test images: mean, range, and the paired difference to TS.
-    """
+    """The same over random halves of the test images: mean, range, and the paired difference to TS."""
     metric = (METRICS | BEYOND)[name]
     rows = []
     count = 0
@@ -97,7 +107,9 @@ def halves_table(name: str, dataset: str, results: Results) -> Table | None:
             continue
         count = len(halves)
         values = {
-            method.name: np.array([_value(found[method.name], metric) for found in halves.values()], dtype=float)
+            method.name: np.array(
+                [_value(found[method.name], metric) for found in halves.values()], dtype=float
+            )
             for method in COMPARED
         }
         means = {m: None if np.isnan(v).any() else float(v.mean()) for m, v in values.items()}
@@ -106,7 +118,10 @@ def halves_table(name: str, dataset: str, results: Results) -> Table | None:
         if name != "time":
             against = {m: v - values["TS"] for m, v in values.items()}
             rows.append(["minus TS: mean", *(_signed(against[m.name], metric) for m in COMPARED)])
-            below = [f"{int((against[m.name] < 0).sum())} of {count}" if m.name != "TS" else "" for m in COMPARED]
+            below = [
+                f"{int((against[m.name] < 0).sum())} of {count}" if m.name != "TS" else ""
+                for m in COMPARED
+            ]
             rows.append(["below TS in", *below])
     if not rows:
         return None
@@ -125,7 +140,10 @@ def group_table(network: str, kind: str, found: Mapping[str, Any]) -> Table:
     for strength, row in found["kinds"][kind].items():
         errors = {g: row["ece"][g] for g in "1234"}
         least = min((value for value in errors.values() if value is not None), default=None)
-        cells = ["-" if e is None else f"**{e:.4f}**" if e == least else f"{e:.4f}" for e in errors.values()]
+        cells = [
+            "-" if e is None else f"**{e:.4f}**" if e == least else f"{e:.4f}"
+            for e in errors.values()
+        ]
         sizes = [f"{row['count'][g]:,}" for g in "1234"]
         paper_errors = " / ".join(f"{theirs[strength]['ece'][g]:.4f}" for g in "1234")
         paper_sizes = " / ".join(f"{theirs[strength]['count'][g]:,}" for g in "1234")

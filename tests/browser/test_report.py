@@ -101,7 +101,8 @@ def test_choosing_a_method_changes_numbers_verdict_and_figures(browser, report, 
             f"with {method}" in browser.ask("document.getElementById('verdict').innerText").lower()
         )
         visible = browser.ask(
-            "[...document.querySelectorAll('[data-method]')].filter(e => e.offsetParent).map(e => e.dataset.method)"
+            "[...document.querySelectorAll('[data-method]')]"
+            ".filter(e => e.offsetParent).map(e => e.dataset.method)"
         )
         assert set(visible) == {method}
 
@@ -127,12 +128,14 @@ _UNREADABLE = """(() => {
   const found = [];
   for (const svg of document.querySelectorAll("svg")) {
     const frame = svg.getBoundingClientRect();
-    const words = [...svg.querySelectorAll("text")].filter((e) => e.textContent.trim() && frame.width)
+    const words = [...svg.querySelectorAll("text")]
+      .filter((e) => e.textContent.trim() && frame.width)
       .map((e) => [e.textContent, e.getBoundingClientRect()]);
     words.forEach(([text, a], i) => {
       if (a.left < frame.left - 1 || a.right > frame.right + 1) found.push(text + " is cut off");
       for (const [other, b] of words.slice(i + 1))
-        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2)
+        const beside = a.right - 1 <= b.left || b.right - 1 <= a.left
+        if (!beside && a.top < b.bottom - 2 && b.top < a.bottom - 2)
           found.push(text + " lies on " + other);
     });
   }

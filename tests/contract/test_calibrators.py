@@ -378,7 +378,7 @@ guarded = pytest.mark.parametrize("method", GUARDED, ids=lambda method: method.s
 
 
 def with_answers(method: type[Calibrator], answers: str) -> Calibrator:
-    """The method with the option set; where it may refuse to do anything at all, it is told not to."""
+    """Return the method with the option set, and without its permission to change nothing."""
     options = {"answers": answers, "random_state": 0, "no_harm": False}
     known = inspect.signature(method).parameters
     return method(**{name: value for name, value in options.items() if name in known})

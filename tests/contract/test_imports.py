@@ -41,7 +41,7 @@ ROOMS = (
     "cli __main__",
 )
 RANK = {room: rank for rank, line in enumerate(ROOMS) for room in line.split()}
-# Allowed exception: users expect this as a method, although a lower layer in the list does the work.
+# Allowed: users expect this as a method, although a lower layer in the list does the work.
 UPWARD = {("views", "files"): "Views.write"}
 HEAVY = """numba scipy sklearn torch onnx onnxruntime ray matplotlib pandas zarr rich typer
 transformers plotly PIL"""

@@ -93,7 +93,7 @@ def random_plan(
         )
         for spec in specs
     }
-    steps = [Step(str(rng.choice(specs)), tuple(rng.uniform(0.5, 1.3, 4))) for _ in range(15)]  # type: ignore[arg-type]
+    steps = [Step(str(rng.choice(specs)), tuple(rng.uniform(0.5, 1.3, 4))) for _ in range(15)]
     steps.insert(3, Step("zoom:0.99", (1.0, 1.0, 1.0, 1.0)))
     plan = Plan(tuple(steps), rng.uniform(0.3, 1.5), rng.uniform(0.5, 1.5), confidence_at)
     return plan, Views(logits, views), np.stack([views[str(t)] for t in plan.transforms])

@@ -34,9 +34,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning"),
 ]
 
-COLUMNS = "labels are columns of the logits, and this check has more classes than columns, or counts them from 1"
+COLUMNS = "labels are columns of the logits; this check has more classes, or counts them from 1"
 NAMES = "labels that are words need classes=, since they do not say which column is whose"
-TRAINS = "it trains a classifier on features; these features are the logits of a trained one, and answers are its own"
+TRAINS = "it trains a classifier on features; ours are the logits of a trained one"
 EXEMPT = {
     "check_estimators_overwrite_params": COLUMNS,
     "check_estimators_fit_returns_self": COLUMNS,
@@ -49,14 +49,14 @@ EXEMPT = {
     "check_classifiers_classes": NAMES,
     "check_classifiers_one_label": TRAINS,
     "check_classifiers_train": TRAINS,
-    "check_dtype_object": "logits of dtype object are refused: they hide strings and missing values",
+    "check_dtype_object": "logits of dtype object are refused: they may hold strings",
     "check_estimators_nan_inf": "labels that are floats are refused without classes=",
-    "check_fit2d_1feature": "one column holds the log-odds of two classes, and this check has three",
+    "check_fit2d_1feature": "one column holds the log-odds of two classes; this check has three",
     "check_supervised_y_2d": "a column of labels is taken as it is meant, without a warning",
 }
-SHAPE = "what the model makes of such inputs is the model's affair; recal looks at the logits that it returns"
+SHAPE = "such inputs are passed to the model; recal checks the logits that it returns"
 EXEMPT_CLASSIFIER = EXEMPT | {
-    "check_dict_unchanged": "the classifier tells what its last answers cost, in passes_per_answer_",
+    "check_dict_unchanged": "predict stores the cost of the last answers in passes_per_answer_",
     "check_complex_data": SHAPE,
     "check_estimators_empty_data_messages": SHAPE,
     "check_estimator_sparse_array": SHAPE,
@@ -65,7 +65,7 @@ EXEMPT_CLASSIFIER = EXEMPT | {
 }
 
 _TOLERANCE = {
-    "check_sample_weight_equivalence_on_dense_data": "the solver's tolerance, above 1e-7 of a probability"
+    "check_sample_weight_equivalence_on_dense_data": "the solver's tolerance exceeds 1e-7"
 }
 EXEMPT_ALSO = {"vs": _TOLERANCE}
 # Samples left out decide: one that is repeated would stand on both sides of a split, one that

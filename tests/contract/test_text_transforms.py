@@ -11,7 +11,7 @@ from recal.errors import InputError
 from recal.transforms import TRANSFORMS, BuiltIn, as_transform, pool
 
 TEXTS = [
-    "It rains. The cat is wet! Does it mind? No: it sleeps, and dreams of a drier and warmer place.",
+    "It rains. The cat is wet! Does it mind? No: it sleeps, and dreams of a drier, warmer place.",
     "Ein Satz.\nNoch einer,\n\nund ein dritter ohne Punkt",
     "雨が降る。猫は眠る。誰も気にしない。",
     "one two three four five six seven eight nine ten",

@@ -29,7 +29,8 @@ BANNED = {
     r"how sure|too sure": "confidence, overconfident",
     r"(that|those|they|it|views) pays?": "help, lower the loss",
     r"over-(confident|fits?|fitted|fitting)": "overconfident, overfit",
-    r"for want of|in vain|of now|such as they are|in truth|these very|next to nothing": "a plain phrase",
+    r"for want of|in vain|of now|such as they are|in truth|these very": "a plain phrase",
+    r"next to nothing": "almost nothing",
     r"whatever (the|a) model is worth": "for any model",
     r"rubbish|strangers?|amid|thrown together": "a plain word",
 }

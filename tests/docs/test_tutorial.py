@@ -40,7 +40,7 @@ def test_every_command_of_the_tutorial_does_what_it_is_there_for(printed):
         assert said in printed
 
 
-@pytest.mark.slow  # methods improve, and with them what they print: python docs/make/tutorial.py writes it anew
+@pytest.mark.slow  # if a method prints something new: python docs/make/tutorial.py
 def test_the_tutorial_prints_what_it_shows(printed):
     words = [
         " ".join(re.sub(r"\d[\d,.]*", "#", page).split())

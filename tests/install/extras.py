@@ -75,9 +75,7 @@ def build(folder: Path) -> Path:
     )
     if contents(first) != contents(second):
         raise SystemExit("The wheels from the tree and from the sdist differ.")
-    print(
-        f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB; the same wheel from it and from the tree"
-    )
+    print(f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB; its wheel is that of the tree")
     return first
 
 
@@ -88,7 +86,7 @@ def contents(wheel: Path) -> dict[str, int]:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Refuse a wheel that lacks its types or holds tests, data, or anything else than the package."""
+    """Refuse a wheel that lacks its types or holds anything else than the package."""
     names, size = list(contents(wheel)), wheel.stat().st_size
     lacking = [name for name in WANTED if name not in names]
     strange = [name for name in names if not name.startswith(("recal/", "recal_calibration-"))]
@@ -132,9 +130,8 @@ def try_types(wheel: Path, folder: Path) -> bool:
             [python, "-m", name, *arguments], cwd=folder, capture_output=True, text=True
         )
         if name == "pyright" and "0 errors" not in done.stdout and " error: " not in done.stdout:
-            print(
-                f"types: pyright could not be started, left out: {(done.stderr or done.stdout).strip()[-200:]}"
-            )
+            why = (done.stderr or done.stdout).strip()[-200:]
+            print(f"types: pyright could not be started, left out: {why}")
             continue
         right &= done.returncode == 0
         print(f"types: {name}: {done.stdout.strip()}", flush=True)

@@ -17,7 +17,7 @@ from PIL import Image
 
 
 def coloured(count: int, n_classes: int, side: int = 32, channels: int = 3, seed: int = 0):
-    """Noise around a colour that depends on the class: images (n, side, side, channels) and labels."""
+    """Return images (n, side, side, channels), noise around the colour of the class, and labels."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, n_classes, count)
     colour = np.random.default_rng(99).integers(40, 216, (n_classes, channels))

@@ -1,4 +1,4 @@
-"""The latent process against a slow, plain reference of its bound, and against a general maximiser."""
+"""The latent process against a slow reference of its bound, and against a general maximiser."""
 
 from __future__ import annotations
 

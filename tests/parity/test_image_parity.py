@@ -128,7 +128,8 @@ def test_images_of_few_pixels_have_weights_for_all(shape: tuple[int, int], n: in
         "pixelate:0.5": (in_blocks, 0.5),
     }.items():
         rows, columns = (make[0](size, make[1]).matrix for size in shape)
-        result: Any = as_transform(f"{spec}:layout=NHW")(np.broadcast_to(image, (n, *shape)))  # type: ignore[operator]
+        transform: Any = as_transform(f"{spec}:layout=NHW")
+        result = transform(np.broadcast_to(image, (n, *shape)))
         np.testing.assert_array_equal(
             result[-1], rounded(rows @ image[0] @ columns.T), err_msg=spec
         )

@@ -10,7 +10,7 @@ from recal.calibrators.binning import informative_edges
 
 
 def information_of(scores, bins):
-    """Mutual information of bin and label by its definition, where P(hit) = 1 / (1 + exp(-score))."""
+    """Return the mutual information of bin and label if P(hit) = 1 / (1 + exp(-score))."""
     p = 1 / (1 + np.exp(-scores))
     joint = np.array(
         [[(q * (bins == b)).sum() for b in np.unique(bins)] for q in (p, 1 - p)]

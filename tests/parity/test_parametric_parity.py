@@ -86,7 +86,7 @@ def test_structured_matrix_scaling_finds_the_minimum_that_scipy_finds():
     "method", [MatrixScaling, DirichletCalibration], ids=lambda method: method.short_name
 )
 def test_odir_finds_the_minimum_that_scipy_finds(method, lam, mu):
-    """Mean NLL + lambda * mean of squared off-diagonal weights + mu * mean of squared intercepts."""
+    """Mean NLL + lambda * mean squared off-diagonal weight + mu * mean squared intercept."""
     logits, labels = waves(300, 4)
     k = 4
     features = logits if method is MatrixScaling else log_softmax(logits, axis=1)

@@ -54,11 +54,11 @@ def test_the_effective_count_is_that_of_independent_rows():
     values, clusters = rng.normal(size=400), np.repeat(np.arange(400), 5)
     assert effective_count(np.repeat(values, 5), clusters) == pytest.approx(400)
     # Rows with a correlation of 0.25 in clusters of 5 have the design effect 1 + 4 x 0.25 = 2.
-    half = np.mean([
-        effective_count(np.repeat(rng.normal(size=400), 5) + np.sqrt(3) * rng.normal(size=2000), clusters)
-        for _ in range(20)
-    ])  # fmt: skip
-    assert half * (1 + 2 * np.sqrt(2 / 400)) == pytest.approx(1000, rel=0.05)
+    counts = []
+    for _ in range(20):
+        shared, own = rng.normal(size=400), rng.normal(size=2000)
+        counts.append(effective_count(np.repeat(shared, 5) + np.sqrt(3) * own, clusters))
+    assert np.mean(counts) * (1 + 2 * np.sqrt(2 / 400)) == pytest.approx(1000, rel=0.05)
     assert effective_count(rng.normal(size=90), np.repeat(np.arange(9), 10)) == pytest.approx(9)
 
 

@@ -38,7 +38,7 @@ def common(sharpness=1.0, n_classes=5, scale=1.5):
 
 
 def rare(sharpness=1.0, rate=0.0015, n_classes=10):
-    """An error rate of 0.15 %; most confidences lie near 1, and mistakes concentrate in the others."""
+    """An error rate of 0.15 %; most confidences lie near 1, and most mistakes in the others."""
 
     def sample(n, rng):
         doubt = np.minimum(rate * rng.exponential(size=n) ** 2 / 2, 0.5)

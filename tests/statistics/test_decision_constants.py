@@ -39,7 +39,7 @@ def condition(
 
 
 def test_the_interval_of_a_followed_accuracy_is_normal_in_its_log_odds():
-    """Nine of ten answers are right: the log-odds vary by 1 / (n p q) in the batch and at the fit."""
+    """Nine of ten answers are right: the log-odds vary by 1 / (n p q) in batch and fit."""
     deviation = math.sqrt((1 / 400 + 1 / 600) / 0.09)
     centre, reach = math.log(9.0), norm.ppf(0.975) * deviation
     expected = [1 / (1 + math.exp(-(centre + side * reach))) for side in (-1, 1)]

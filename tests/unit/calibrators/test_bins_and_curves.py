@@ -224,7 +224,8 @@ def test_the_number_of_bins_follows_the_classes():
 
 SORTED_BY_SCORES = (
     calibrators.IsotonicCalibration, calibrators.IsotonicMulticlass, calibrators.IsotonicOneVsAll,
-    calibrators.HistogramBinning, calibrators.BayesianBinning, calibrators.PlattScaling, calibrators.BetaCalibration,
+    calibrators.HistogramBinning, calibrators.BayesianBinning, calibrators.PlattScaling,
+    calibrators.BetaCalibration,
 )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def test_clusters_are_not_divided_between_folds():
 
 
 def grouped(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return logits, labels and groups; half of the answers of group "b" are replaced by guesses."""
+    """Return logits, labels and groups; half of the answers of group "b" are guesses."""
     rng = np.random.default_rng(seed)
     y, groups = rng.integers(0, 3, n), rng.choice(["a", "b"], n)
     logits = 3 * np.eye(3)[y] + rng.normal(size=(n, 3))

@@ -1,4 +1,4 @@
-"""The solvers: problems whose minimum is known, softmax maps, and weights that are never negative."""
+"""Solvers on problems whose minimum is known, softmax maps, and weights of at least zero."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.syspath_prepend(place)
-        command = "calibrate --model after_models:net --data labelled.csv --risk 0.1 --pool none --out out"
-        assert run(command.split()) == 0
+        command = "calibrate --model after_models:net --data labelled.csv --risk 0.1 --pool none"
+        assert run([*command.split(), "--out", "out"]) == 0
     return place
 
 

@@ -68,9 +68,9 @@ def test_a_reader_that_leaves_is_no_error():
 
 def test_a_reader_that_leaves_in_the_middle_of_a_table_is_no_error():
     code = (
-        "import sys\nfrom recal.cli import app, doctor\nfrom recal.cli.printing import print_table\n"
-        "doctor.doctor = lambda: print_table('Long', ['x'], "
-        "[['y' * 300]] * 2000)\nsys.exit(app.run(['doctor']))"
+        "import sys; from recal.cli import app, doctor, printing; rows = [['y' * 300]] * 2000; "
+        "doctor.doctor = lambda: printing.print_table('Long', ['x'], rows); "
+        "sys.exit(app.run(['doctor']))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE

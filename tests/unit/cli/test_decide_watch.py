@@ -104,11 +104,9 @@ def test_decide_by_group_and_by_cluster(files, capsys):
     confidence = rng.uniform(0.6, 0.99, 900)
     right = rng.random(900) < np.where(np.arange(900) < 300, 0.8, 0.995)
     table = ["no,yes,label,subject,video"]
-    for row in range(900):
-        subject = "law" if row < 300 else "physics"
-        table.append(
-            f"{1 - confidence[row]},{confidence[row]},{'yes' if right[row] else 'no'},{subject},{row // 3}"
-        )
+    for row, p in enumerate(confidence):
+        label, subject = "yes" if right[row] else "no", "law" if row < 300 else "physics"
+        table.append(f"{1 - p},{p},{label},{subject},{row // 3}")
     (files / "graded.csv").write_text("\n".join(table))
     line = "decide graded.csv --risk 0.05 --group subject --cluster video"
     found = answer(capsys, line)

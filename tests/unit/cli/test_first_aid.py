@@ -42,7 +42,8 @@ def test_sigterm_ends_a_command_in_one_line_and_writes_nothing_half(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "ended_model.py").write_text(
-        "import os, signal\n\ndef net(batch):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return batch\n"
+        "import os, signal\n"
+        "def net(batch):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return batch\n"
     )
     np.save("x.npy", np.zeros((6, 4, 4), np.uint8))
     assert typed(f"collect --model ended_model:net --data x.npy --out {out}") == 143

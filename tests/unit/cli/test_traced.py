@@ -1,4 +1,4 @@
-"""Every file that a command opens and every program that it starts, seen by Python's audit events."""
+"""Files that a command opens and programs that it starts, seen by Python's audit events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def seen(name, arguments):
     if name in ("open", "os.open") and isinstance(arguments[0], (str, bytes)):
         path = arguments[0].decode() if isinstance(arguments[0], bytes) else arguments[0]
         events.append(["open", path, str(arguments[1])])
-    elif name in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect"):
+    elif name in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect"):
         events.append(["start", name, repr(arguments)[:200]])
 sys.addaudithook(seen)
 from recal.cli.app import run

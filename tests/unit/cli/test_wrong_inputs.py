@@ -1,4 +1,4 @@
-"""Every mistake of the list is answered in one sentence that helps, and nothing is written or lost."""
+"""Every mistake of the list is answered in one helpful sentence; no file is written or lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that were built to run code, to read other files or to write them: nothing of it happens."""
+"""Models that were built to run code, or to read or write other files: none of them does."""
 
 from __future__ import annotations
 

@@ -189,7 +189,8 @@ def model(batch):
     return np.asarray(batch, dtype=np.float32).reshape(len(batch), -1)[:, :5] / 20 - 3
 
 def run(out):
-    return collect(model, images, "zoom:0.5-0.9:5", labels=np.arange(400) % 5, batch_size=8, out=out)
+    labels = np.arange(400) % 5
+    return collect(model, images, "zoom:0.5-0.9:5", labels=labels, batch_size=8, out=out)
 
 if __name__ == "__main__":
     run(sys.argv[1])

@@ -63,9 +63,7 @@ def test_differences_are_paired(single):
 
 
 def test_noise_in_a_calibrated_models_error_does_not_hide_in_a_difference():
-    """The error of a calibrated model is all noise, that of a miscalibrated one hardly: the difference is
-    their truths'.
-    """
+    """The error of a calibrated model is only noise; the interval holds the true difference."""
     held = 0
     for seed in range(10):
         logits, y = logits_and_labels(2000, 5, seed, scale=1.0)

@@ -169,7 +169,7 @@ def test_the_cheapest_thresholds_are_those_of_a_full_search():
 
 
 def test_questions_of_equal_confidence_stay_together():
-    """No threshold can accept the last 24 alone, although they gain nothing from the next system."""
+    """No threshold accepts the last 24 alone, although they gain nothing from the next system."""
     confidence = np.column_stack([np.full(100, 0.82), np.repeat([0.99, 0.81], [76, 24])])
     accept, review = cheapest(confidence, np.array([1.0, 5.0]), 50.0, 0.81)
     assert (accept.tolist(), review.tolist()) == ([NEVER, 0.81], [0.0, 0.81])

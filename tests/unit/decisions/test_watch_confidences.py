@@ -49,7 +49,7 @@ def test_the_interval_of_the_accuracy_covers_it_as_often_as_promised():
 
 
 def test_the_interval_covers_the_accuracy_of_clusters_too():
-    """Answers of a cluster are right or wrong together half of the time; new clusters are larger."""
+    """Half of the time, answers of a cluster are right or wrong together; new ones are larger."""
 
     def sample(n, size, seed):
         rng, clusters = np.random.default_rng(seed), np.repeat(np.arange(n), size)

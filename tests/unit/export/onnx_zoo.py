@@ -128,8 +128,9 @@ def skl2onnx(*, zipmap: bool) -> onnx.ModelProto:
     g = Graph()
     weights, bias = POOLED.T.reshape(-1).tolist(), BIAS.tolist()
     label, raw = g.op(
-        "LinearClassifier", "x", outputs=2, domain="ai.onnx.ml", classlabels_ints=list(range(CLASSES)),
-        coefficients=weights, intercepts=bias, multi_class=1, post_transform="SOFTMAX",
+        "LinearClassifier", "x", outputs=2, domain="ai.onnx.ml", coefficients=weights,
+        classlabels_ints=list(range(CLASSES)), intercepts=bias, multi_class=1,
+        post_transform="SOFTMAX",
     )  # fmt: skip
     normal = g.op("Normalizer", raw, to="probability_tensor", domain="ai.onnx.ml", norm="L1")
     outputs: dict[str, Any] = {"label": helper.make_tensor_value_info("label", INT64, [None])}

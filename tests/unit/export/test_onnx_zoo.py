@@ -149,11 +149,12 @@ def test_an_onnx_model_with_views_is_exported_without_torch(tmp_path: Path) -> N
     onnx.save(zoo.paddle2onnx(), path)
     plan = Blend(0.6, VIEWS, (), 1e-4, gate=0.9, gated_own=1.2, start=0.5)
     save(plan, tmp_path / "plan.recal")
-    program = "import sys; sys.modules['torch'] = sys.modules['onnxscript'] = None; from recal.cli.app import run; "
     typed = f"export {tmp_path}/plan.recal --model {path} --out {tmp_path}/out.onnx".split()
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}sys.exit(run({typed!r}))"], capture_output=True, text=True
+    program = (
+        "import sys; sys.modules['torch'] = sys.modules['onnxscript'] = None; "
+        f"from recal.cli.app import run; sys.exit(run({typed!r}))"
     )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     agree(tmp_path / "out.onnx", OnnxModel(path), plan, batch_for(OnnxModel(path)))
 

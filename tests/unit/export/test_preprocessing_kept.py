@@ -138,7 +138,7 @@ def test_a_function_of_ones_own_must_be_given_again() -> None:
         (
             {"normalize": Normalize(mean=0.1)},
             {"normalize": Normalize(mean=0.2)},
-            "--mean 0.2 --std 1 --channels first, and the views of the fit with --divide 255 --mean 0.1",
+            "--mean 0.2 --std 1 --channels first, and the views of the fit with --divide 255",
         ),
         ({"model": "one"}, {"model": "two"}, "fitted for another model"),
         ({"model": "one"}, {"model": "one"}, ""),

@@ -126,7 +126,8 @@ import numpy, recal, recal.errors, recal.files.paths
 import pyarrow.parquet, pandas, zarr, PIL.Image, soundfile, recal.calibrators.temperature
 recal.files.paths._SMALL, recal.files.paths._LARGE = 2**25, 2**26
 def peak():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+    lines = open("/proc/self/status")
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 for code in json.loads(sys.argv[1]):
     open("/proc/self/clear_refs", "w").write("5")
     before = peak()

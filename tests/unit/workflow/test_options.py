@@ -18,7 +18,7 @@ from recal.workflow.run import Settings, split
 
 
 def shifted(n=2000, seed=0):
-    """A binary model whose log-odds are 1.5 too high: many answers below a confidence of one half."""
+    """A binary model whose log-odds are 1.5 too high, with many confidences below one half."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, n)
     return (2 * y - 1) * 1.0 + rng.normal(0, 1, n) + 1.5, y
