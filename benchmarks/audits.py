@@ -102,8 +102,8 @@ def loosen(n_rules: int = 40) -> None:
             errors.append(1 - right[accepted].mean())
             checks.append(len(audit.graded))
     print(
-        f"loosened {len(shares)} of {n_rules} rules after a median of {np.median(checks):.0f} checks: "
-        f"{np.mean(shares):.2f} times the share, errors at most {np.max(errors):.1%} (risk 5 %)"
+        f"loosened {len(shares)} of {n_rules} rules after a median of {np.median(checks):.0f} "
+        f"checks: {np.mean(shares):.2f} times the share, at most {np.max(errors):.1%} errors"
     )
 
 

@@ -55,7 +55,7 @@ def automated(confidence: Vector, right: NDArray[np.bool_], risk: float) -> floa
 
 
 def graded_scores(confidence: Vector, right: NDArray[np.bool_], risks: tuple[float, ...]) -> Scores:
-    """Return NLL of right or wrong, ECE with 15 bins, AUROC and the shares that can be automated."""
+    """Return NLL of right or wrong, ECE, AUROC and the shares that can be automated."""
     sure = np.clip(confidence, 1e-12, 1.0 - 1e-12)
     nll = -float(np.mean(np.log(np.where(right, sure, 1.0 - sure))))
     bins = np.minimum((15 * sure).astype(int), 14)

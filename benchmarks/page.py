@@ -21,9 +21,10 @@ def write_page(results: dict[str, Any], folder: Path) -> None:
     lines = [
         "# Speed",
         "",
-        "This page compares `recal` with other libraries and with the limit of the hardware. Each row is a ratio of "
-        "CPU seconds measured in one run, contestants taking turns on one thread; below 1, `recal` is faster. "
-        f"Python {machine['python']}, numpy {machine['numpy']}, {machine['cores']} cores. Every figure is in "
+        "This page compares `recal` with other libraries and with the limit of the hardware. Each "
+        "row is a ratio of CPU seconds measured in one run, contestants taking turns on one "
+        f"thread; below 1, `recal` is faster. Python {machine['python']}, numpy "
+        f"{machine['numpy']}, {machine['cores']} cores. Every figure is in "
         '`speed.json`; `make bench VIEWS="a.npz b.npz"` repeats the run on your files of logits.',
         *(["", "**Trial run on small sizes; not representative.**"] if results["small"] else []),
         "",

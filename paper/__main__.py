@@ -18,8 +18,9 @@ from recal.errors import RecalError
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m paper",
-        description="Train, collect views, fit every compared method, write the paper's tables. Each stage is done "
-        "once: a second run does nothing, a killed run resumes. Tables are written to OUT/DATASET/tables.",
+        description="Train, collect views, fit every compared method, write the paper's tables. "
+        "Each stage is done once: a second run does nothing, a killed run resumes. Tables are "
+        "written to OUT/DATASET/tables.",
     )
     parser.add_argument("what", help=", ".join(WHAT))
     parser.add_argument(

@@ -133,9 +133,8 @@ def reproduce(settings: Settings, say: Callable[[str], None] = print) -> list[Pa
         if settings.wants("groups"):
             groups[name] = _groups(network, views, stages)
     files = _write_tables(settings, results, groups, about, stages)
-    say(
-        f"{stages.done} stages done, {stages.kept} were there already. Tables: {settings.out / settings.dataset}"
-    )
+    tables = settings.out / settings.dataset
+    say(f"{stages.done} stages done, {stages.kept} existed already. Tables: {tables}")
     return files
 
 
@@ -151,8 +150,8 @@ def _recipes(settings: Settings, found: data.Dataset) -> dict[str, Recipe]:
                 raise InputError(f"There is no model file {settings.models[name]}.")
         elif len(found.train_labels) == 0:
             raise InputError(
-                f"{found.name} is not trained on here: give the network {name!r} as a file, --model {name}=FILE "
-                "(.onnx, .pt2 or a Hugging Face folder)."
+                f"{found.name} is not trained on here: give the network {name!r} as a file, "
+                f"--model {name}=FILE (.onnx, .pt2 or a Hugging Face folder)."
             )
         else:
             recipes[name] = recipe_for(name, found.name, **settings.recipes.get(name, {}))
@@ -160,7 +159,7 @@ def _recipes(settings: Settings, found: data.Dataset) -> dict[str, Recipe]:
 
 
 def _opened(settings: Settings, name: str, found: data.Dataset) -> Network:
-    """A network from a file. It gets the pixels that the others get, normalised as it was trained."""
+    """Open a network, which gets the same pixels as the others, normalised as it was trained."""
     from recal.collecting.models import as_model
 
     path = settings.models[name]
@@ -264,10 +263,8 @@ class _Collected:
         }
 
         def make(path: Path) -> None:
-            say = self.stages.say
-            say(
-                f"{network.name}: {len(labels):,} {part} images through {len(transforms)} transformations"
-            )
+            work = f"{len(labels):,} {part} images, {len(transforms)} transformations"
+            self.stages.say(f"{network.name}: {work}")
             collect(
                 network.model,
                 images,

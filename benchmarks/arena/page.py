@@ -16,7 +16,8 @@ from recal.comparison.results import markdown_table
 from recal.reporting.chart import svg
 
 PACKAGES = (
-    "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset", "rdata",
+    "numpy", "scikit-learn", "probmetrics", "netcal", "mlxtend", "aeon", "river", "pydataset",
+    "rdata",
 )  # fmt: skip
 
 
@@ -32,19 +33,22 @@ def write_page(scores: Scores, about: dict[str, dict[str, Any]], folder: Path) -
     lines = [
         "# Small real problems (arena)",
         "",
-        f"This study compares the methods on {len(entries)} calibration problems: {len(about)} public data sets with "
-        "four scikit-learn classifiers each. Half of the rows train the classifier, a fifth calibrate it, the rest "
-        "test it. `make arena` repeats the study; it downloads packages only.",
+        f"This study compares the methods on {len(entries)} calibration problems: {len(about)} "
+        "public data sets with four scikit-learn classifiers each. Half of the rows train the "
+        "classifier, a fifth calibrate it, the rest test it. `make arena` repeats the study; it "
+        "downloads packages only.",
         "",
         f"Python {platform.python_version()}, {_versions()}.",
         "",
-        "- **Win %** is the share of comparisons won against a fixed panel: the uncalibrated model and "
-        f"{len(PANEL) - 1} methods ({', '.join(PANEL[1:])}). A tie counts half.",
-        "- **Intervals** resample data sets, because classifiers of one data set share its difficulties.",
+        "- **Win %** is the share of comparisons won against a fixed panel: the uncalibrated model "
+        f"and {len(PANEL) - 1} methods ({', '.join(PANEL[1:])}). A tie counts half.",
+        "- **Intervals** resample data sets, because classifiers of one data set share its "
+        "difficulties.",
         "- **Answers kept**: the same guard keeps the predictions of every method. "
         "**Answers free**: methods may change predictions.",
         "- All methods read the same log-probabilities, with a floor of 1e-12.",
-        f"- The rules of `ensemble` and `auto` were chosen on other problems. {_unseen(unseen, everything['kept'])}",
+        "- The rules of `ensemble` and `auto` were chosen on other problems. "
+        f"{_unseen(unseen, everything['kept'])}",
         "",
         "![Win rates with intervals](arena.svg)",
         "",
@@ -77,14 +81,14 @@ def _unseen(unseen: Sequence[Problem], everything: Sequence[Problem]) -> str:
         return ""
     line = summarise(unseen, "auto")
     return (
-        "Some of those used the data sets with an asterisk below. "
-        f"Without these, {len(unseen)} problems remain: `auto` wins "
-        f"{_with(line.wins, line.wins_interval, '{:.1f}')} % and changes the NLL by {line.mean:+.1f} % on average."
+        f"Some of those used the data sets with an asterisk below. Without these, {len(unseen)} "
+        f"problems remain: `auto` wins {_with(line.wins, line.wins_interval, '{:.1f}')} % and "
+        f"changes the NLL by {line.mean:+.1f} % on average."
     )
 
 
 def _names(entries: dict[str, Any]) -> list[str]:
-    """Return the methods that every problem has, in the order of the page: ours, the panel, peers."""
+    """Return the methods that every problem has: ours, the panel, peers."""
     common = set.intersection(*(set(entry["nll"]["kept"]) for entry in entries.values()))
     first = [*JUDGED, *PANEL]
     return first + sorted(common - set(first))
@@ -96,8 +100,9 @@ def _table(problems: Sequence[Problem], names: Sequence[str], entries: dict[str,
         line = summarise(problems, name)
         seconds = np.mean([entries[problem.name]["seconds"][name] for problem in problems])
         rows.append([
-            name, _with(line.wins, line.wins_interval, "{:.1f}"), _with(line.mean, line.mean_interval, "{:+.1f}"),
-            f"{line.median:+.1f}", f"{line.worst:+.1f}", f"{line.worse} of {len(problems)}", f"{seconds:.2f}",
+            name, _with(line.wins, line.wins_interval, "{:.1f}"),
+            _with(line.mean, line.mean_interval, "{:+.1f}"), f"{line.median:+.1f}",
+            f"{line.worst:+.1f}", f"{line.worse} of {len(problems)}", f"{seconds:.2f}",
         ])  # fmt: skip
     head = ["method", "win % [95 %]", "NLL against TS, mean % [95 %]", "median", "worst"]
     return markdown_table([*head, "> 1 % worse", "CPU s per fit"], rows)
@@ -114,8 +119,8 @@ def _by_mistakes(problems: list[Problem], names: Sequence[str]) -> list[str]:
         for name in names if part else ():
             line = summarise(part, name)
             rows.append([
-                label, str(len(part)), name, f"{line.wins:.1f}", f"{line.mean:+.1f}", f"{line.median:+.1f}",
-                f"{line.worst:+.1f}", str(line.worse),
+                label, str(len(part)), name, f"{line.wins:.1f}", f"{line.mean:+.1f}",
+                f"{line.median:+.1f}", f"{line.worst:+.1f}", str(line.worse),
             ])  # fmt: skip
     title = "mistakes in the calibration set"
     head = [title, "problems", "method", "win %", "NLL against TS, mean %", "median", "worst"]

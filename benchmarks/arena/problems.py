@@ -1,10 +1,10 @@
 """Build calibration problems: several classifiers on each data set, and what they say about rows
 kept apart.
 
-`build_all` writes FOLDER/<data>.npz with `<data>/<model>/cal_logits`, `cal_labels`, `test_logits` and
-`test_labels`. Logits are log-probabilities floored at 1e-12. Half of the rows train the classifier,
-a fifth are for calibration, the rest for testing; one split at random for each data set. What is
-there already is not built again.
+`build_all` writes FOLDER/<data>.npz with `<data>/<model>/cal_logits`, `cal_labels`, `test_logits`
+and `test_labels`. Logits are log-probabilities floored at 1e-12. Half of the rows train the
+classifier, a fifth are for calibration, the rest for testing; one split at random for each data
+set. Files that exist are kept.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def build(source: Source, turn: int) -> tuple[dict[str, np.ndarray], dict[str, A
 
 
 def build_all(folder: Path, only: tuple[str, ...] = (), root: Path = Path("/")) -> None:
-    """Build what is not there yet. Data sets whose package is not installed are named and left out."""
+    """Build what does not exist yet; name data sets whose package is not installed."""
     folder.mkdir(parents=True, exist_ok=True)
     for turn, source in enumerate(sources(root)):
         path = folder / f"{source.name}.npz"
@@ -126,5 +126,6 @@ def build_all(folder: Path, only: tuple[str, ...] = (), root: Path = Path("/")) 
             continue
         np.savez_compressed(path.with_suffix(".part.npz"), about=json.dumps(about), **arrays)
         path.with_suffix(".part.npz").replace(path)
-        print(f"{source.name:14s} {about['classes']:3d} classes, {about['cal']:5d} + {about['test']:5d} rows, "
-              f"{time.process_time() - begun:5.1f} CPU s  {about['accuracy']}", flush=True)  # fmt: skip
+        rows, spent = f"{about['cal']:5d} + {about['test']:5d} rows", time.process_time() - begun
+        words = f"{about['classes']:3d} classes, {rows}, {spent:5.1f} CPU s  {about['accuracy']}"
+        print(f"{source.name:14s} {words}", flush=True)

@@ -14,7 +14,8 @@ from recal.reporting import chart as figure
 
 # What a method is compared with: the model as it is and twelve methods of the literature.
 PANEL = (
-    "none", "ts", "ets", "vs", "svs", "sms", "dir-odir", "platt", "beta", "isotonic", "histogram", "irm", "spline",
+    "none", "ts", "ets", "vs", "svs", "sms", "dir-odir", "platt", "beta", "isotonic", "histogram",
+    "irm", "spline",
 )  # fmt: skip
 _DRAWS = 1000
 

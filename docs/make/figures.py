@@ -114,9 +114,10 @@ def flow() -> str:
     drawing.box(10, 280, 118, "accept")
     drawing.box(171, 280, 118, "review")
     for start, end in (
-        ((128, 65), (171, 65)), ((289, 65), (332, 65)), ((69, 86), (69, 118)), ((128, 139), (171, 139)),
-        ((289, 139), (332, 139)), ((391, 160), (391, 204)), ((332, 225), (289, 225)), ((171, 225), (128, 225)),
-        ((69, 246), (69, 280)), ((110, 246), (190, 280)),
+        ((128, 65), (171, 65)), ((289, 65), (332, 65)), ((69, 86), (69, 118)),
+        ((128, 139), (171, 139)), ((289, 139), (332, 139)), ((391, 160), (391, 204)),
+        ((332, 225), (289, 225)), ((171, 225), (128, 225)), ((69, 246), (69, 280)),
+        ((110, 246), (190, 280)),
     ):  # fmt: skip
         drawing.arrow(start, end)
     drawing.elbow((450, 65), (457, 65), (457, 225), (450, 225))
@@ -164,8 +165,8 @@ class _Diagram:
         self.text(10, 22, title, "strong", "start")
 
     def box(
-        self, x: int, y: int, width: int, name: str, words: str = "", *, key: str = "", height: int = 42,
-        swatch: bool = False,
+        self, x: int, y: int, width: int, name: str, words: str = "", *, key: str = "",
+        height: int = 42, swatch: bool = False,
     ) -> None:  # fmt: skip
         frame = {"x": x, "y": y, "width": width, "height": height, "rx": 6}
         look = {"fill": "var(--wash)", "stroke": "var(--axis)", "stroke_width": 1}

@@ -20,8 +20,9 @@ from packaging.utils import canonicalize_name
 PROJECT = "recal-calibration"
 HEAD = """# Licences of the packages that recal installs
 
-recal itself is under the Apache License 2.0. The tables list the licence that each package declares on this system. A
-wheel may contain other libraries with their own licences. For example, `soundfile` contains libsndfile (LGPL).
+recal itself is under the Apache License 2.0. The tables list the licence that each package declares
+on this system. A wheel may contain other libraries with their own licences. For example,
+`soundfile` contains libsndfile (LGPL).
 """
 
 

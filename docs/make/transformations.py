@@ -34,19 +34,23 @@ TITLES = {
     "tabular": "Tables",
 }
 FIRST = {
-    "image": "Mirrors and shifts of a pixel or two gain most with stacking, where a mirrored object is still the same "
-    "object (not for digits or letters). For ReCal begin with `zoom:0.5-0.9:10`, then add `brightness`. "
-    "An image of 224 x 224 x 3 bytes takes 0.1 to 3 ms per transformation and core; `RECAL_NUM_THREADS` limits the "
-    "cores.",
+    "image": "Mirrors and shifts of a pixel or two gain most with stacking, where a mirrored "
+    "object is still the same object (not for digits or letters). For ReCal begin with "
+    "`zoom:0.5-0.9:10`, then add `brightness`. An image of 224 x 224 x 3 bytes takes 0.1 to 3 ms "
+    "per transformation and core; `RECAL_NUM_THREADS` limits the cores.",
     "video": "Every kind for images acts on each frame, too.",
-    "series": "`timeshift` where it does not matter when something happens; for ReCal `drop` and `coarse`. Time is the "
-    "last axis; for (n, time, channels) add `:axis=1`. Series of different lengths come as a list of arrays.",
-    "audio": "`timeshift`, then `noise` and `lowpass` as a poor line would. All kinds for series act on sounds, too.",
-    "text": "`cut` keeps sentences as they were written and is the cheapest first try; `tokendrop` is harsher. A "
-    "token is a word between blanks; a tokenizer of your own goes into the preprocessing.",
-    "tabular": "`missing` where the model knows missing values (boosted trees, pipelines with an imputer), otherwise "
-    "`median`. `median` and `permute` learn from training rows: `pool('median:0.1-0.6:8', data=X_train)`. Frames of "
-    "pandas, polars and pyarrow keep their columns' names.",
+    "series": "`timeshift` where it does not matter when something happens; for ReCal `drop` and "
+    "`coarse`. Time is the last axis; for (n, time, channels) add `:axis=1`. Series of different "
+    "lengths come as a list of arrays.",
+    "audio": "`timeshift`, then `noise` and `lowpass` as a poor line would. All kinds for series "
+    "act on sounds, too.",
+    "text": "`cut` keeps sentences as they were written and is the cheapest first try; `tokendrop` "
+    "is harsher. A token is a word between blanks; a tokenizer of your own goes into the "
+    "preprocessing.",
+    "tabular": "`missing` where the model knows missing values (boosted trees, pipelines with an "
+    "imputer), otherwise `median`. `median` and `permute` learn from training rows: "
+    "`pool('median:0.1-0.6:8', data=X_train)`. Frames of pandas, polars and pyarrow keep their "
+    "columns' names.",
 }
 
 EXAMPLES = {"text": f"*{TEXT}*", "tabular": "5.1; 3.5; 1.4; 0.2; 37; 12"}
@@ -78,25 +82,27 @@ HEAD = """# Transformations
 
 `recal transforms` prints this list, `recal transforms KIND` the details of one kind.
 
-A transformation keeps an input's label and removes or moves other information. How the model reacts shows how
-confident it should be. ReCal uses kinds that *lose* information; stacking prefers kinds that *keep* it. Each kind makes
-an assumption about the task: check it before you choose.
+A transformation keeps an input's label and removes or moves other information. How the model reacts
+shows how confident it should be. ReCal uses kinds that *lose* information; stacking prefers kinds
+that *keep* it. Each kind makes an assumption about the task: check it before you choose.
 
 > **The spec language.** A [pool](glossary.md) is parts joined by `+`. A part is
 >
 > | written | means |
 > |---|---|
 > | `zoom:0.8` | one transformation, of that strength |
-> | `zoom:0.5-0.9:10` | ten strengths drawn from a grid (step 0.01, upper end excluded); the same seed draws the same |
+> | `zoom:0.5-0.9:10` | ten strengths from a grid of step 0.01; the seed decides which |
 > | `zoom` | ten strengths from its useful range; for `flip` and `shift` the one that is meant |
 > | `zoom:0.8:layout=NHWC` | options come last, as `name=value` |
 > | `zoom:0.8+flip` | both |
 >
-> The same text is typed after `--pool`, passed to `recal.pool(...)`, and stored as the names of views.
+> The same text is typed after `--pool`, passed to `recal.pool(...)`, and stored as the names of
+> views.
 
-`--pool auto` is the default pool of the kind of input; name it, such as `auto:image`, where the inputs do not say what they
-are. All kinds for images take the option `layout`, those for video, series and sound `axis`, and random ones `seed`. Pictures
-show the input as it is, then from weak to strong.
+`--pool auto` is the default pool of the kind of input; name it, such as `auto:image`, where the
+inputs do not say what they are. All kinds for images take the option `layout`, those for video,
+series and sound `axis`, and random ones `seed`. Pictures show the input as it is, then from weak to
+strong.
 """
 
 

@@ -24,7 +24,7 @@ MOBILENET = [
 
 
 def claims_table(dataset: str, results: Results, groups: Mapping[str, Any]) -> Table:
-    """One row per network and claim: what the claim is, what was found, and whether the two agree."""
+    """Return one row per network and claim: the claim, the result, and whether they agree."""
     rows: list[list[str]] = []
     for network, protocols in results.items():
         who = f"{dataset} {network}"

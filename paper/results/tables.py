@@ -97,7 +97,7 @@ def paper_table(name: str, dataset: str, results: Results) -> Table:
 
 
 def halves_table(name: str, dataset: str, results: Results) -> Table | None:
-    """The same over random halves of the test images: mean, range, and the paired difference to TS."""
+    """The same over random halves of the test images: mean, range, paired difference to TS."""
     metric = (METRICS | BEYOND)[name]
     rows = []
     count = 0
@@ -149,8 +149,9 @@ def group_table(network: str, kind: str, found: Mapping[str, Any]) -> Table:
         paper_sizes = " / ".join(f"{theirs[strength]['count'][g]:,}" for g in "1234")
         rows.append([strength, *cells, *sizes, paper_errors, paper_sizes])
     note = (
-        f"After one temperature ({found['temperature']:.3f}); ECE of all test images {found['ece']:.4f}. Groups: "
-        "1 changed and rose, 2 changed and did not rise, 3 kept and rose, 4 kept and did not rise."
+        f"After one temperature ({found['temperature']:.3f}); ECE of all test images "
+        f"{found['ece']:.4f}. Groups: 1 changed and rose, 2 changed and did not rise, 3 kept and "
+        "rose, 4 kept and did not rise."
     )
     return Table(f"{network}: groups by {kind}", columns, rows, note)
 
@@ -167,8 +168,8 @@ def rank_table(network: str, found: Mapping[str, Any]) -> Table:
             rows.append([f"{kind}, group {group}", *map(str, counts), " / ".join(map(str, paper))])
     columns = ["", "least ECE", "second", "third", "largest", "paper, ImageNet ResNet152"]
     note = (
-        "Groups of fewer than 20 images are not ranked, here and in the paper's column, where that leaves out "
-        "group 3 at zoom 0.1 (3 images)."
+        "Groups of fewer than 20 images are not ranked, here and in the paper's column, where that "
+        "leaves out group 3 at zoom 0.1 (3 images)."
     )
     return Table(f"{network}: ranks of the groups by ECE", columns, rows, note)
 

@@ -99,9 +99,7 @@ def load(name: str, data_dir: str | Path, *, verify: bool = True) -> Dataset:
         raise InputError(f"There is no data set {name!r}; there are: {', '.join(LAYOUTS)}.")
     root = Path(data_dir)
     if not root.is_dir():
-        raise FileError(
-            f"There is no folder {root}. Nothing is downloaded: put the data set's files there first."
-        )
+        raise FileError(f"There is no folder {root}. Put the data set's files there first.")
     for layout in LAYOUTS[name]:
         for folder in (root / name, root):
             if layout.found(folder):

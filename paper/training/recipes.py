@@ -103,7 +103,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe_for(network: str, dataset: str, **changes: Any) -> Recipe:
-    """Return the published recipe with `changes`; grey pictures are neither cropped nor mirrored."""
+    """Return the published recipe with `changes`; grey pictures are not cropped or mirrored."""
     if network not in RECIPES:
         raise InputError(
             f"There is no recipe to train {network!r}; there are: {', '.join(RECIPES)}. "

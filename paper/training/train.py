@@ -107,8 +107,9 @@ def train(
                 spent = time.perf_counter() - began
                 left = spent / (state.epoch - first) * (recipe.epochs - state.epoch)
                 say(
-                    f"{name}: epoch {state.epoch}/{recipe.epochs}, rate {record['rate']:g}, loss {record['loss']:.4f}, "
-                    f"accuracy in training {record['accuracy']:.2%}, {format_seconds(left)} left"
+                    f"{name}: epoch {state.epoch}/{recipe.epochs}, rate {record['rate']:g}, loss "
+                    f"{record['loss']:.4f}, accuracy in training {record['accuracy']:.2%}, "
+                    f"{format_seconds(left)} left"
                 )
     return network.eval(), state.history
 
@@ -149,9 +150,8 @@ def _one_epoch(
         logits = state.network(inputs)
         loss = functional.cross_entropy(logits, wanted)
         if not torch.isfinite(loss):
-            raise InputError(
-                f"Training broke down in epoch {state.epoch + 1}: the loss is {loss.item()}. Lower the learning rate."
-            )
+            epoch = f"epoch {state.epoch + 1}"
+            raise InputError(f"The loss is {loss.item()} in {epoch}. Lower the learning rate.")
         state.optimizer.zero_grad()
         torch.autograd.backward(loss)
         state.optimizer.step()
@@ -185,7 +185,7 @@ def augment(batch: Tensor, *, crop: int, flip: bool) -> Tensor:
 
 
 def load_network(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the network of a checkpoint, made ready to predict, and what is known of its training."""
+    """Return the network of a checkpoint, ready to predict, and the record of its training."""
     tensors, about = _read(checkpoint)
     identity = about["identity"]
     with torch.random.fork_rng(devices=[]):
@@ -213,7 +213,7 @@ def _for_prediction(network: nn.Module) -> nn.Module:
 
 
 # --- checkpoints
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------
 
 
 def _write(state: TrainingState, path: Path, identity: dict[str, Any]) -> None:
@@ -260,9 +260,8 @@ def _restore(state: TrainingState, path: Path, identity: dict[str, Any]) -> None
     tensors, about = _read(path)
     if about["identity"] != identity:
         changed = [key for key in identity if about["identity"].get(key) != identity[key]]
-        raise FileError(
-            f"{path} belongs to another training (other: {', '.join(changed)}). Delete it, or write elsewhere."
-        )
+        which = ", ".join(changed)
+        raise FileError(f"{path} belongs to another training ({which} differ). Delete it.")
     _load_weights(state.network, tensors, path)
     for key, parameter in state.network.named_parameters():
         if f"momentum/{key}" in tensors:

@@ -134,8 +134,8 @@ _UNREADABLE = """(() => {
     words.forEach(([text, a], i) => {
       if (a.left < frame.left - 1 || a.right > frame.right + 1) found.push(text + " is cut off");
       for (const [other, b] of words.slice(i + 1))
-        const beside = a.right - 1 <= b.left || b.right - 1 <= a.left
-        if (!beside && a.top < b.bottom - 2 && b.top < a.bottom - 2)
+        if (a.left < b.right - 1 && b.left < a.right - 1 &&
+            a.top < b.bottom - 2 && b.top < a.bottom - 2)
           found.push(text + " lies on " + other);
     });
   }

@@ -43,7 +43,7 @@ def stamps(folder):
 
 def test_every_table_is_written_in_the_papers_layout(done):
     settings, files, said = done
-    assert said[-1].endswith(f" 0 were there already. Tables: {settings.out / 'cifar10'}")
+    assert said[-1].endswith(f" 0 existed already. Tables: {settings.out / 'cifar10'}")
     tables = settings.out / "cifar10" / "tables"
     written = {path.stem for path in files if path.suffix == ".md"}
     assert written == {"ece", "brier", "error", "time", "groups", "claims", "nll", "aurc"}

@@ -55,7 +55,7 @@ def test_training_learns_what_can_be_learnt(pictures, tmp_path):
 def test_a_checkpoint_of_another_training_is_refused_with_what_differs(pictures, tmp_path):
     path = tmp_path / "checkpoint"
     run(pictures, path, stop_after=1)
-    with pytest.raises(FileError, match=r"another training \(other: recipe\)"):
+    with pytest.raises(FileError, match="recipe"):
         run(pictures, path, replace(QUICK, rate=0.03))
 
 
@@ -80,7 +80,7 @@ def test_a_loaded_network_predicts_as_the_trained_one(pictures, tmp_path, networ
 
 
 def test_a_loss_that_is_not_finite_stops_the_training(pictures, tmp_path):
-    with pytest.raises(InputError, match="broke down in epoch"):
+    with pytest.raises(InputError, match="Lower the learning rate"):
         run(pictures, tmp_path / "checkpoint", replace(QUICK, rate=1e30, epochs=5))
 
 
