@@ -69,12 +69,12 @@ class SignalEncoding(Map):
         xp, zero = namespace(signals), like(signals, 0.0)
         missing = signals != signals
         filled = scaled = xp.where(missing, zero, signals)
-        if np.isin(self.kind, (LOGARITHM, LOG_ODDS)).any():
+        if self._kinds & {LOGARITHM, LOG_ODDS}:
             log = xp.log(xp.maximum(filled, like(signals, self.low)))
             rest = xp.log(xp.maximum(1.0 - filled, like(signals, self.high)))
             scaled = xp.where(self._is(signals, LOGARITHM), log, scaled)
             scaled = xp.where(self._is(signals, LOG_ODDS), log - rest, scaled)
-        if (self.kind == RANKS).any():
+        if RANKS in self._kinds:
             starts = np.arange(len(self.kind) + 1) * self.knots.shape[1]
             ranks = interpolate(filled, self.knots.reshape(-1), self.ranks.reshape(-1), starts)
             scaled = xp.where(self._is(signals, RANKS), ranks, scaled)
@@ -97,6 +97,10 @@ class SignalEncoding(Map):
             found.append(xp.astype(index, xp.int64))
             first += count
         return found
+
+    @cached_property
+    def _kinds(self) -> set[int]:
+        return set(self.kind.tolist())
 
     def _is(self, signals: Array, kind: int) -> Array:
         return like(signals, self.kind == kind) > 0.5
