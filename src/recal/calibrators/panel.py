@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Self
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from recal.calibrators.base import RULE, Estimator, from_fit
 from recal.calibrators.group_offsets import GroupOffsets, fit_group_offsets
-from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, right_answers
+from recal.calibrators.panel_answers import Match, PanelRows, PanelTable, Same, right_answers
 from recal.calibrators.panel_fit import PanelFit, chosen_answers
 from recal.calibrators.samples import Samples
 from recal.checks import Indices, Vector
@@ -21,7 +21,7 @@ from recal.engine import one_thread
 from recal.errors import FewSamplesWarning, InputError
 from recal.maps.blend import Answers
 from recal.maps.signals import PanelMap
-from recal.schema import FloatArray, Integers, RandomState, check_parameters
+from recal.schema import FloatArray, Integers, Number, RandomState, check, check_parameters
 
 
 class PanelCalibration(Estimator):
@@ -42,6 +42,9 @@ class PanelCalibration(Estimator):
     match : {"text", "exact", "number"}
         When two answers are the same. "text" ignores case, spaces, punctuation and how a number is
         written; "number" compares the last number of each text.
+    same : function of two answers, optional
+        Says whether they are the same, in place of `match`. Files hold no functions, so a panel
+        with one cannot be saved.
     random_state : int, Generator or None
         Decides the folds.
 
@@ -78,6 +81,7 @@ class PanelCalibration(Estimator):
 
     answers: Answers = "free"
     match: Match = "text"
+    same: Same | None = None
     random_state: RandomState = 0
 
     map_: PanelMap = from_fit()
@@ -99,6 +103,8 @@ class PanelCalibration(Estimator):
         groups: Any = None,
         clusters: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
+        *,
+        costs: Mapping[str, float] | Sequence[float] | None = None,
     ) -> Self:
         """Learn the weights of the systems from questions with known answers.
 
@@ -108,7 +114,7 @@ class PanelCalibration(Estimator):
             Text, numbers, or None for no answer. Several samples of one system are an array of
             shape (n_questions, n_samples), or a list per question; they share one weight. The first
             system is the main one. Systems come in the order in which a cascade would ask them.
-        truth : array-like of shape (n_questions,) or (n_questions, n_systems)
+        truth : array-like of shape (n_questions,) or (n_questions, n_systems), or {system: grades}
             The right answers; or grades (True or False) of each system's answer; or, as booleans of
             shape (n_questions,), grades of the main system's answers, which are then always kept.
         signals : {system: columns}, optional
@@ -119,10 +125,14 @@ class PanelCalibration(Estimator):
         clusters : array-like of shape (n_questions,), optional
             Names of questions that belong together; cross-validation never divides them.
         sample_weight : array-like of shape (n_questions,), optional
+        costs : {system: cost}, or one cost per system, optional
+            The price of asking each system; `reason_` then says what each adds for it.
         """
         check_parameters(self)
         table = PanelTable.of(answers, signals)
-        rows = table.rows(answers, signals, self.match, len(table.systems))
+        prices = None if costs is None else read_costs(costs, table.systems)
+        same = self.same or self.match
+        rows = table.rows(answers, signals, same, len(table.systems))
         if len(rows) < 10:
             raise InputError(
                 f"must have at least 10 questions, got {len(rows)}", argument="answers"
@@ -131,7 +141,7 @@ class PanelCalibration(Estimator):
             raise InputError(
                 f"of {table.systems[0]!r}, the main system, are all missing", argument="answers"
             )
-        right, merged = right_answers(rows, table, truth, self.match)
+        right, merged = right_answers(rows, table, truth, same)
         if not right[:, :-1].any():
             raise InputError(
                 "is the answer of no system in any row, so there is nothing to learn",
@@ -157,7 +167,7 @@ class PanelCalibration(Estimator):
             "table_": table,
             "n_fitted_": len(rows),
             "gains_": gains,
-            "reason_": _panel_reason(gains, len(rows)),
+            "reason_": _panel_reason(gains, len(rows), prices),
             "stage_confidence_": confidence,
             "row_hashes_": kept_hashes(rows.digits()),
         }
@@ -201,7 +211,7 @@ class PanelCalibration(Estimator):
     def read(self, answers: Any, signals: Any = None, asked: Any = None) -> PanelRows:
         """Return the rows that the map reads."""
         self._check_fitted()
-        return self.table_.rows(answers, signals, self.match, asked)
+        return self.table_.rows(answers, signals, self.same or self.match, asked)
 
     def chosen(self, rows: PanelRows, probs: Vector) -> tuple[Indices, Vector]:
         """Return the place of each question's answer, -1 if there is none, and its confidence."""
@@ -223,10 +233,29 @@ class PanelCalibration(Estimator):
         return str(import_module("recal.reporting.notebook").panel_html(self))
 
 
-def _panel_reason(gains: Sequence[dict[str, Any]], n_questions: int) -> str:
-    told, dropped = [], []
-    for gain in gains:
+def read_costs(
+    costs: Mapping[str, float] | Sequence[float], systems: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return the price of asking each system."""
+    named = costs if isinstance(costs, Mapping) else dict(zip(systems, costs))
+    if set(named) != set(systems) or len(costs) != len(systems):
+        raise InputError(
+            f"must be one for each of {', '.join(systems)}, got {costs}", argument="costs"
+        )
+    return np.array([check(named[name], Number(0.0), "costs") for name in systems], np.float64)
+
+
+def _panel_reason(
+    gains: Sequence[dict[str, Any]], n_questions: int, prices: NDArray[np.float64] | None
+) -> str:
+    told: list[str] = []
+    dropped: list[str] = []
+    for place, gain in enumerate(gains):
         rates = f"accuracy {gain['accuracy']:.1%}, {gain['automated']:.0%} automated at 5 % errors"
+        if told and prices is not None:
+            points = 100.0 * (gain["automated"] - gains[place - 1]["automated"])
+            rates += f" ({points:+.1f} points for {prices[place]:g}"
+            rates += f", {points / prices[place]:+.3g} per 1)" if prices[place] else ")"
         if gain["used"]:
             told.append(f"{gain['system']}: {rates}")
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from zlib import crc32
@@ -23,6 +23,8 @@ from recal.errors import InputError
 from recal.schema import Record
 
 Match = Literal["text", "exact", "number"]
+# The user's function, which says whether two answers are the same, takes the place of `Match`.
+Same = Callable[[Any, Any], bool]
 Objects = NDArray[Any]
 
 _DIGITS = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -120,7 +122,7 @@ class PanelTable(Record):
         table = SignalTable.of(flat) if flat else None
         return cls(tuple(columns), samples, owner or (0,), named, table)
 
-    def rows(self, answers: Any, signals: Any, match: Match, asked: Any = None) -> PanelRows:
+    def rows(self, answers: Any, signals: Any, match: Match | Same, asked: Any = None) -> PanelRows:
         """Read new answers and signals; systems that are absent were not asked."""
         columns, named = _answer_columns(answers)
         if not (named and self.named) and len(columns) <= len(self.systems):
@@ -182,8 +184,10 @@ class PanelTable(Record):
         return np.where(present, system + 1.0, 0.0).max(axis=1)
 
 
-def codes_of(raw: Objects, match: Match) -> NDArray[np.int64]:
+def codes_of(raw: Objects, match: Match | Same) -> NDArray[np.int64]:
     """Return numbers that are equal for equal answers of a row, -1 for missing ones."""
+    if callable(match):
+        return np.array([_codes_by_function(row, match) for row in raw.tolist()])
     known: dict[Any, int] = {}
     texts: dict[str, int] = {"": -1}
     codes = np.empty(raw.size, dtype=np.int64)
@@ -193,13 +197,24 @@ def codes_of(raw: Objects, match: Match) -> NDArray[np.int64]:
             code = known.get(key)
         except TypeError:
             raise InputError(
-                f"must be text, numbers or None, got a {type(answer).__name__}", argument="answers"
+                f"must be text, numbers or None, got a {type(answer).__name__}",
+                argument="answers",
+                remedy="For other answers pass same=, a function that compares two of them",
             ) from None
         if code is None:
             text = normalised(answer, match)
             code = known[key] = texts.setdefault(text, len(texts) - 1)
         codes[place] = code
     return codes.reshape(raw.shape)
+
+
+def _codes_by_function(answers: Sequence[Any], same: Same) -> list[int]:
+    """Return the place of the first answer that is the same; -1 for missing answers."""
+    codes: list[int] = []
+    for place, answer in enumerate(answers):
+        firsts = (one for one in range(place) if codes[one] == one and same(answers[one], answer))
+        codes.append(-1 if answer is None else next(firsts, place))
+    return codes
 
 
 def _is_absent(answer: Any) -> bool:
@@ -251,7 +266,8 @@ def _signal_columns(signals: Any, systems: Sequence[str]) -> tuple[dict[str, Any
     owner: list[int] = []
     for place, system in enumerate(systems):
         if signals.get(system) is not None:
-            own = columns_of(signals[system])[0]
+            # `SignalTable` reads the values.
+            own = columns_of(signals[system], lambda column: column)[0]
             flat |= {f"{system}: {name}": column for name, column in own.items()}
             owner += [place] * len(own)
     return flat, tuple(owner)
@@ -267,19 +283,22 @@ def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: 
 
 
 def right_answers(
-    rows: PanelRows, table: PanelTable, truth: Any, match: Match
+    rows: PanelRows, table: PanelTable, truth: Any, match: Match | Same
 ) -> tuple[NDArray[np.float64], bool]:
     """Return which candidate is right, (n, n_answers + 1), and whether only the main one is graded.
 
     The last column is "none of these". If several candidates are right, they share the row.
     """
     n, n_answers = rows.raw.shape
-    column = np.asarray(truth, dtype=object)
-    column = column[:, None] if column.ndim == 1 else column
+    columns, named = columns_of(truth, argument="truth", dtype=object)
+    if named and table.named and len(columns) > 1:
+        _refuse_unknown(columns, table.systems, "truth")
+        columns = {name: columns[name] for name in table.systems if name in columns}
+    column = np.array(list(columns.values()), dtype=object).T
     if column.shape not in ((n, 1), (n, len(table.systems))):
         raise InputError(
             f"must be right answers ({n},), or grades of shape ({n}, {len(table.systems)}), got the "
-            f"shape {np.shape(truth)}",
+            f"shape {column.shape}",
             argument="truth",
         )
     missing = np.array([[_is_absent(one) for one in row] for row in column.tolist()])
@@ -324,7 +343,7 @@ def _read_grades(
     if (missing & given).any():
         row, place = np.argwhere(missing & given)[0].tolist()
         raise InputError(f"lacks the grade of {systems[place]!r} in row {row}", argument="truth")
-    read = grades_of(grades, words=False)
+    read = grades_of(grades)
     if odd := grades[~missing & np.isnan(read)].tolist():
         raise InputError(f"must be graded True or False, got {odd[0]!r}", argument="truth")
     return np.asarray(read == 1.0)

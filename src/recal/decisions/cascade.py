@@ -26,7 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.calibrators.panel import PanelCalibration
+from recal.calibrators.panel import PanelCalibration, read_costs
 from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
 from recal.calibrators.samples import Samples
@@ -282,8 +282,8 @@ def plan_cascade(
         "Plan the cascade on other questions.",
     )
     table = panel.table_
-    right, _ = right_answers(rows, table, truth, panel.match)
-    prices = _prices(costs, table.systems)
+    right, _ = right_answers(rows, table, truth, panel.same or panel.match)
+    prices = read_costs(costs, table.systems)
     stages = [place for place, gain in enumerate(panel.gains_) if gain["used"]]
     places, sure = stage_answers(panel, rows, stages)
     picked = np.take_along_axis(right, np.maximum(places, 0), axis=1)
@@ -334,16 +334,6 @@ def plan_cascade(
         other_shares=np.array(shares),
         other_costs=np.r_[spent[-1], prices],
     )
-
-
-def _prices(costs: Mapping[str, float] | Sequence[float], systems: Sequence[str]) -> Vector:
-    """Return the cost of asking each system."""
-    named = costs if isinstance(costs, Mapping) else dict(zip(systems, costs))
-    if set(named) != set(systems) or len(costs) != len(systems):
-        raise InputError(
-            f"must be one for each of {', '.join(systems)}, got {costs}", argument="costs"
-        )
-    return np.array([check(named[name], Number(0.0), "costs") for name in systems], np.float64)
 
 
 def stage_answers(

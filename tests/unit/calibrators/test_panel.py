@@ -7,7 +7,7 @@ import pandas
 import polars
 import pytest
 
-from recal import PanelCalibration, SignalCalibration
+from recal import PanelCalibration, SignalCalibration, save
 from recal.calibrators.panel_answers import normalised
 from recal.errors import FewSamplesWarning, InputError, NotFittedError
 from tests.problems import OPTIONS, asked, rows_of
@@ -51,6 +51,15 @@ def test_it_says_what_each_system_adds(panel):
     assert repr(panel) == "PanelCalibration()"
 
 
+def test_it_says_what_each_system_adds_for_its_price(problem):
+    answers, truth, signals = split(*problem)[0]
+    panel = PanelCalibration().fit(
+        answers, truth, signals, costs={"large": 5, "small": 2, "tiny": 0}
+    )
+    first, second = (100 * gain["automated"] for gain in panel.gains_[:2])
+    assert f"{second - first:+.1f} points for 2, {(second - first) / 2:+.3g} per 1" in panel.reason_
+
+
 def test_one_system_is_its_signal_calibration(problem):
     truth, answers, signals = problem
     right = answers["large"] == truth
@@ -74,9 +83,15 @@ def test_answers_come_in_any_form(problem, panel, form):
     np.testing.assert_allclose(again.predict_confidence(*given), expected)
 
 
-def test_grades_say_the_same_as_the_truth(problem, panel):
+@pytest.mark.parametrize("form", [dict, pandas.DataFrame, "array", "words"])
+def test_grades_say_the_same_as_the_truth(problem, panel, form):
     answers, truth, signals = split(*problem)[0]
-    grades = np.column_stack([column == truth for column in answers.values()])
+    by_name = {name: answers[name] == truth for name in ("tiny", "large", "small")}
+    grades = np.column_stack([by_name[name] for name in answers])
+    if form == "words":
+        grades = np.where(grades, "right", "wrong")
+    elif form != "array":
+        grades = form(by_name)
     expected = panel.predict_confidence(answers, signals)
     again = PanelCalibration().fit(answers, grades, signals)
     np.testing.assert_allclose(again.predict_confidence(answers, signals), expected)
@@ -155,6 +170,18 @@ def test_free_text_is_compared_by_meaning():
     assert agree[0] > 0.9 > differ[0]
     exact = PanelCalibration(match="exact").fit(answers, truth, signals)
     assert exact.predict_confidence({"a": ["Paris."], "b": ["paris"]})[0] < 0.9
+
+
+def test_a_function_says_which_answers_are_the_same(problem, panel, tmp_path):
+    """Answers are objects, and those with the same name are equal."""
+    answers, truth, signals = split(*problem)[0]
+    named = {name: [{"name": one} for one in column] for name, column in answers.items()}
+    own = PanelCalibration(same=lambda one, other: one["name"] == other["name"])
+    own.fit(named, [{"name": one} for one in truth], signals)
+    confidence = own.predict_confidence(named, signals)
+    np.testing.assert_allclose(confidence, panel.predict_confidence(answers, signals))
+    with pytest.raises(InputError, match="same is a function"):
+        save(own, tmp_path / "own.recal")
 
 
 @pytest.mark.parametrize(
@@ -272,9 +299,10 @@ def test_an_accomplice_is_not_believed(problem):
         (lambda a, t, s: ({**a, "large": [None] * 1500}, t, s), "'large'"),
         (lambda a, t, s: (a, np.where(np.arange(1500) == 7, None, a["large"] == t), s), "row 7"),
         (lambda a, t, s: (a, np.ones((1500, 2), bool), s), "(1500, 2)"),
-        (lambda a, t, s: (a, np.full((1500, 3), "yes"), s), "'yes'"),
+        (lambda a, t, s: (a, np.full((1500, 3), "maybe"), s), "'maybe'"),
+        (lambda a, t, s: (a, dict.fromkeys(("large", "huge"), a["tiny"] == t), s), "huge"),
         (lambda a, t, s: ({n: c[:1] for n, c in a.items()}, t[:1], None), "10"),
-        (lambda a, t, s: ({n: [{}] * 1500 for n in a}, t, None), "dict"),
+        (lambda a, t, s: ({n: [{}] * 1500 for n in a}, t, None), "same="),
     ],
 )
 def test_wrong_inputs_of_a_fit(problem, change, named):
