@@ -23,7 +23,8 @@ INPUTS = opt.ALL
 # The options of each kind of source, besides those of every kind.
 _OF_EVERY_KIND = ("source", "risk", "guarantee", "confidence", "drop_rows", "seed")
 _OF_TABLE = ("correct", "signals", "group", "cluster", "cross_fit")
-_OF_PANEL = ("system", "truth", "cost", "review_cost", "match", "answers", "group", "cluster")
+_OF_CASCADE = ("cost", "cascade", "review_cost")
+_OF_PANEL = ("system", "truth", "match", "answers", "group", "cluster", *_OF_CASCADE)
 _OF_VIEWS = ("cross_fit", "method", "answers", *opt.ROWS)
 _OF_MODEL = ("cross_fit", "method", "answers", "pool", "pilot", *opt.ALL)
 
@@ -68,9 +69,11 @@ def calibrate(
         "text"
     ),
     cost: Annotated[list[str] | None, Option(help="NAME=PRICE of asking a --system.")] = None,
+    cascade: Annotated[
+        bool, Option("--cascade", help="Ask cheap systems first; needs --cost and --review-cost.")
+    ] = False,
     review_cost: Annotated[
-        float | None,
-        Option(help="The price of a review by a person: ask cheap systems first (a cascade)."),
+        float | None, Option(help="With --cascade: the price of a review by a person.")
     ] = None,
     pool: Annotated[str, Option(help="Transformations to try; auto, or none.")] = "auto",
     pilot: Annotated[int, Option(help="Try the whole pool on this many inputs only.")] = 1000,
@@ -140,11 +143,8 @@ def calibrate(
                 "Several systems need their table, --truth COLUMN with the right answers, and "
                 "--system NAME=ANSWER_COLUMN for each."
             )
-        costs = dict(map(_price, cost or ()))
-        if (review_cost is None) is not (not costs):
-            raise InputError(
-                "A cascade needs --review-cost PRICE, and --cost NAME=PRICE for each system."
-            )
+        if cascade is (review_cost is None):
+            raise InputError("A cascade needs both --cascade and --review-cost PRICE.")
         refuse_except("--system", *_OF_PANEL)
         from recal.workflow.panels import SystemColumns, calibrate_panel
 
@@ -156,8 +156,8 @@ def calibrate(
             systems=[SystemColumns.parse(text) for text in system],
             answers=answers or "free",  # type: ignore[arg-type]
             match=match,  # type: ignore[arg-type]
-            costs=costs or None,
-            review_cost=review_cost or 0.0,
+            costs=dict(map(_price, cost)) if cost else None,
+            review_cost=review_cost,
             group=inputs.group,
             cluster=inputs.cluster,
         )

@@ -64,7 +64,7 @@ def calibrate_panel(
     answers: Answers = "free",
     match: Match = "text",
     costs: Mapping[str, float] | None = None,
-    review_cost: float = 0.0,
+    review_cost: float | None = None,
     group: str | None = None,
     cluster: str | None = None,
 ) -> Result:
@@ -77,17 +77,18 @@ def calibrate_panel(
     truth : the column of right answers
     systems : the columns of each system; the first is the main one
     answers, match : as in `PanelCalibration`
-    costs : the price of asking each system; with them, a cascade asks cheap systems first
-    review_cost : the price of a review, for the cascade
+    costs : the price of asking each system
+    review_cost : the price of a review; with it, a cascade asks cheap systems first
     group, cluster : columns, as in `calibrate_table`
     """
     seed, say = settings.random_state, settings.say
     if len({one.name for one in systems}) < len(systems):
         raise InputError("Systems need different names, one --system each.")
-    if costs is not None:
-        if absent := [one.name for one in systems if one.name not in costs]:
-            raise InputError(f"A cascade needs the cost of each system: add --cost {absent[0]}=...")
-        prices = costs
+    prices = costs or {}
+    absent = [one.name for one in systems if one.name not in prices]
+    if absent and (prices or review_cost is not None):
+        raise InputError(f"Every system needs its price: add --cost {absent[0]}=PRICE.")
+    if review_cost is not None:
         systems = sorted(systems, key=lambda one: prices[one.name])
     table = read_table(path)
     key = read_right_answers(table, truth)
@@ -105,18 +106,19 @@ def calibrate_panel(
     with running(Path(out), settings) as folder:
         fit, decide_on, check_on = parts
         panel = PanelCalibration(answers=answers, match=match, random_state=seed)
-        panel.fit(*read(fit), groups=some_rows(groups, fit), clusters=some_rows(clusters, fit))
+        by = {"groups": some_rows(groups, fit), "clusters": some_rows(clusters, fit)}
+        panel.fit(*read(fit), **by, costs=costs)
         predicted, confidence = panel.predict_both(given, signals, groups)
         right = is_right(predicted, key, match)
         ids = np.arange(table.n_rows)
         scored = HeldOut(confidence, right, None, groups=groups, clusters=clusters, ids=ids)
         facts: dict[str, Any] = {"systems": panel.gains_}
         rule, automated = None, []
-        if costs is not None:
+        if review_cost is not None:
             rule = plan_cascade(
                 panel,
                 *read(decide_on),
-                costs=costs,
+                costs=prices,
                 review_cost=review_cost,
                 risk=settings.risk,
                 confidence=settings.confidence,

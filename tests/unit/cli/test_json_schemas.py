@@ -27,7 +27,7 @@ LINES = [
     "calibrate fg --more h.csv",
     "calibrate fg --rollback",
     f"calibrate p.csv {PANEL} --out fp",
-    f"calibrate p.csv {PANEL} --cost small=1 --cost large=2 --review-cost 9 --out fc",
+    f"calibrate p.csv {PANEL} --cost small=1 --cost large=2 --cascade --review-cost 9 --out fc",
     "apply fc p.csv --out b.csv",
     "check fc p.csv --label-column key",
     "plan fc",

@@ -11,7 +11,7 @@ from tests.unit.cli.commands import answer, typed
 
 SYSTEMS = "--system small=small_answer,small_stated --system large=large_answer,large_stated"
 GRADED = "calibrate graded.csv --truth key --risk 0.1 --out out"
-COSTS = "--cost large=2 --cost small=0.1 --review-cost 50"
+COSTS = "--cost large=2 --cost small=0.1 --cascade --review-cost 50"
 
 
 def write(path, n: int, seed: int, *, later: bool = True) -> None:
@@ -35,8 +35,8 @@ def place(tmp_path, monkeypatch):
 
 
 def test_two_commands_automate_answers_of_several_systems(place, capsys):
-    assert typed(f"{GRADED} {SYSTEMS}") == 0
-    assert "large" in capsys.readouterr().out
+    assert typed(f"{GRADED} {SYSTEMS} --cost large=2 --cost small=0.1") == 0
+    assert "points for 2," in capsys.readouterr().out
     assert (place / "out" / "report.html").exists()
     told = answer(capsys, "apply out new.csv --out answers.csv")
     table = read_table(place / "answers.csv")
