@@ -42,10 +42,10 @@ SOURCE = ROOT / "src" / "recal"
 TESTS = {
     "metrics": "tests/unit/metrics tests/statistics tests/parity/test_metrics_parity.py",
     "comparison": "tests/unit/comparison tests/statistics",
-    "decisions": "tests/unit/decisions tests/statistics",
+    "decisions": "tests/unit/decisions tests/statistics tests/parity/test_prediction_sets.py",
     "workflow": "tests/unit/workflow",
     "answers": "tests/unit/answers",
-    "calibrators": "tests/unit/calibrators tests/statistics",
+    "calibrators": "tests/unit/calibrators tests/statistics tests/parity",
     "engine": "tests/unit/engine",
     "maps": "tests/unit/engine tests/unit/export/test_guard.py tests/contract/test_runtimes.py",
     "solvers": "tests/unit/calibrators/test_solvers.py tests/unit/engine tests/parity",
@@ -117,7 +117,7 @@ def _change(node: ast.AST) -> None:
 
 def _relevant(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
     """Yield numbers, comparisons and sums, each with the module's constant, or the function's
-    default, that it defines.
+    default or class's field, that it defines.
     """
     left_out: set[ast.AST] = set()
     owners: dict[ast.AST, str] = {}
@@ -128,6 +128,10 @@ def _relevant(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
             parts.append(node)
         if isinstance(node, ast.keyword) and node.arg in _LAYOUT:
             parts.append(node)
+        if isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and field.value:
+                    owners |= dict.fromkeys(ast.walk(field.value), node.name)
         if isinstance(node, ast.FunctionDef):
             given = [*node.args.posonlyargs, *node.args.args][::-1], node.args.kwonlyargs
             values = node.args.defaults[::-1], node.args.kw_defaults
@@ -137,8 +141,11 @@ def _relevant(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
                     parts += [value] * (argument.arg in _SEEDS)
         left_out |= {inner for part in parts if part is not None for inner in ast.walk(part)}
     for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            owners |= dict.fromkeys(ast.walk(statement.value), statement.targets[0].id)
+        if isinstance(statement, ast.Assign):
+            name, value = statement.targets[0], statement.value
+            several = isinstance(name, ast.Tuple) and isinstance(value, ast.Tuple)
+            for one, part in zip(name.elts, value.elts) if several else [(name, value)]:
+                owners |= dict.fromkeys(ast.walk(part), getattr(one, "id", ""))
     for node in ast.walk(tree):
         number = isinstance(node, ast.Constant) and _is_statistic(node.value)
         compared = isinstance(node, ast.Compare) and type(node.ops[0]) in _OTHER

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_numbers_comparisons_and_signs_are_changed_and_layout_is_not(tmp_path):
     file = tmp_path / "code.py"
     file.write_text(
-        "LEVEL = 0.95\nBLOCK = 1_000_000\n\n"
+        "LEVEL, BLOCK = 0.95, 1_000_000\n\n\n"
         "def tail(values, draws: int = 20, random_state=0):\n"
         '    """Doc 3."""\n'
         "    if values.sum(axis=1) <= 5:\n"

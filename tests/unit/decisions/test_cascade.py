@@ -51,6 +51,7 @@ def test_it_keeps_its_promise_for_less_money_than_all_systems(problem, rule):
     assert abs(accepted.mean() - rule.share) < 0.03
     spent = np.cumsum(list(COSTS.values()))[outcome.asked - 1].mean()
     assert abs(spent - rule.cost) < 1.0
+    assert rule.total_cost == pytest.approx(rule.cost + 100.0 * (1.0 - rule.share))
     assert rule.others[0] == "all systems"
     assert rule.share > rule.other_shares[0] - 0.03
     assert rule.cost < 0.8 * rule.other_costs[0]

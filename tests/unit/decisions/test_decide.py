@@ -44,6 +44,7 @@ def test_299_right_answers_show_one_per_cent_and_298_do_not():
     assert refused.coverage == 0.0
     assert refused.parts[0].interval == (0.0, 1.0)
     assert 0 < refused.needed < 600, "a second sample of this kind should do"
+    assert refused.more_labels() == refused.parts[0].more_labels() in str(refused)
     assert "about 100% of the answers" in str(refused), "one answer more certifies all of them"
     assert not refused.accept(binary(few, np.zeros(298))[0]).any()
 

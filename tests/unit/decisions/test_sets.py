@@ -118,6 +118,11 @@ def test_the_penalty_is_chosen_on_samples_that_the_limit_is_not_made_from():
         probs[rest], y[rest], 0.9, "raps", penalty=sets.penalty, free_ranks=sets.free_ranks
     )
     assert sets == fixed
+    of_chosen, rows = probs[chosen], np.arange(len(chosen))[:, None]
+    ranks = np.zeros(of_chosen.shape)
+    ranks[rows, (-of_chosen).argsort(axis=1)] = np.arange(1, 9)
+    scores = PredictionSets("aps", 0.9, (1.0,)).scores(of_chosen)
+    assert smallest(scores, ranks, y[chosen], 0.9) == (sets.penalty, sets.free_ranks)
 
 
 def test_a_chosen_penalty_gives_the_smallest_sets_of_those_tried():

@@ -67,6 +67,13 @@ def test_the_interval_covers_the_accuracy_of_clusters_too():
     assert np.mean(covered) >= 0.95 - 2.5 * math.sqrt(0.05 * 0.95 / 100)
 
 
+def test_clusters_of_one_row_change_nothing():
+    (confidence, right), (new, _) = graded(300, 0), graded(200, 1)
+    alone = watch(profile(confidence, right), new)
+    single = watch(profile(confidence, right, clusters=range(300)), new, clusters=range(200))
+    assert (single.interval, single.p_value) == (alone.interval, alone.p_value)
+
+
 def test_platt_scaling_by_its_equations():
     confidence, right = graded(2000, 3)
     scores = np.log(confidence / (1 - confidence))
