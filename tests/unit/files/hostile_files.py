@@ -11,6 +11,7 @@ import struct
 from typing import Any
 
 ZOOM = {"$": "transform", "spec": "zoom:0.5"}
+NAMES = {"$": "array", "array": "a0"}
 
 
 def record(name: str, **fields: Any) -> dict[str, Any]:
@@ -30,22 +31,13 @@ TEMPERATURE = {
     "kind": "calibrator",
     "class": "TemperatureScaling",
     "params": {},
-    "state": {
-        "map_": record("Temperature", beta=0.5),
-        "converged_": True,
-        "classes_": {"$": "array", "array": "a0"},
-    },
+    "state": {"map_": record("Temperature", beta=0.5), "converged_": True, "classes_": NAMES},
 }
 RECAL = {
     **TEMPERATURE,
     "class": "ReCal",
     "params": {"max_iter": 10, "guard": None},
-    "state": {
-        "map_": PLAN,
-        "history_": [],
-        "n_iter_": 0,
-        "classes_": {"$": "array", "array": "a0"},
-    },
+    "state": {"map_": PLAN, "history_": [], "n_iter_": 0, "classes_": NAMES},
 }
 BLEND = record(
     "Blend",
@@ -62,11 +54,7 @@ BLEND = record(
     matrices=[],
     start=0.5,
 )
-BLENDED = {
-    **TEMPERATURE,
-    "class": "ViewStacking",
-    "state": {"map_": BLEND, "classes_": {"$": "array", "array": "a0"}},
-}
+BLENDED = {**TEMPERATURE, "class": "ViewStacking", "state": {"map_": BLEND, "classes_": NAMES}}
 CLASSES = struct.pack("<2q", 0, 1)
 ARRAYS = {"a0": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}
 
@@ -98,8 +86,12 @@ def _state(name: str, value: Any) -> bytes:
     return changed(TEMPERATURE, "state", name, to=value)
 
 
-def _array(**entry: Any) -> bytes:
-    return pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], **entry}})
+def _tagged(tag: str, **fields: Any) -> bytes:
+    return _state("row_hashes_", {"$": tag, **fields})
+
+
+def _array(data: bytes = CLASSES, **entry: Any) -> bytes:
+    return pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], **entry}}, data)
 
 
 _MAP = TEMPERATURE["state"]["map_"]
@@ -122,6 +114,7 @@ def _step(name: str, *path: str | int, to: Any) -> bytes:
 
 
 VALID = pack(TEMPERATURE)
+_TEXT = json.dumps(TEMPERATURE)
 _deep = "[" * 5_000 + "]" * 5_000
 _nested: Any = 1
 for _ in range(60):
@@ -132,14 +125,8 @@ CASES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "not a safetensors file"),
     "text": (b"temperature = 2.0\n", "not a safetensors file"),
     "npz": (b"PK\x03\x04" + bytes(64), "not a safetensors file"),
-    "pickle": (
-        b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.",
-        "not a safetensors file",
-    ),
-    "other-safetensors": (
-        pack("", text=b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'),
-        "something else",
-    ),
+    "pickle": (b"\x80\x04\x95\x10" + bytes(7) + b"\x8c\x02os\x94.", "not a safetensors file"),
+    "other-safetensors": (pack("", text=json.dumps(ARRAYS).encode()), "something else"),
     # sizes that lie
     "cut-in-header": (VALID[:100], "damaged"),
     "cut-in-arrays": (VALID[:-1], "damaged"),
@@ -153,27 +140,18 @@ CASES: dict[str, tuple[bytes, str]] = {
     # dtypes
     "unknown-dtype": (_array(dtype="PICKLE"), "damaged"),
     "bfloat16": (_array(dtype="BF16", shape=[8]), "bfloat16"),
-    "bool-of-seven": (
-        pack(TEMPERATURE, {"a0": {**ARRAYS["a0"], "dtype": "BOOL", "shape": [16]}}, b"\x07" * 16),
-        "neither true nor false",
-    ),
+    "bool-of-seven": (_array(b"\x07" * 16, dtype="BOOL", shape=[16]), "neither true nor false"),
     # headers that are no headers
     "header-not-json": (pack("", text=b'{"__metadata__": '), "damaged"),
     "header-not-utf8": (pack("", text=b'{"\xff\xfe": 1}'), "not a file that recal can use"),
     "inner-not-json": (pack("{"), "not a file that recal can use"),
-    "inner-nan": (pack(json.dumps(TEMPERATURE).replace("0.5", "NaN", 1)), "got nan"),
-    "said-twice": (pack(json.dumps(TEMPERATURE)[:-1] + ', "version": 1}'), "same key twice"),
+    "inner-nan": (pack(_TEXT.replace("0.5", "NaN", 1)), "got nan"),
+    "said-twice": (pack(_TEXT[:-1] + ', "version": 1}'), "same key twice"),
     # Newer versions of Python read these headers.
     "deep-header": (pack("", text=f'{{"__metadata__": {_deep}}}'.encode()), "damaged"),
-    "deep-inner": (
-        pack(f'{{"version": 1, "kind": "record", "name": "Plan", "fields": {_deep}}}'),
-        "nested too deep|must be objects",
-    ),
+    "deep-inner": (pack(f'{{"kind": "record", "fields": {_deep}}}'), "too deep|format None"),
     "deep-value": (_state("converged_", _nested), "more than 40 deep"),
-    "endless-number": (
-        pack(json.dumps(TEMPERATURE).replace("0.5", "9" * 5_000, 1)),
-        "not a file that recal can use",
-    ),
+    "endless-number": (pack(_TEXT.replace("0.5", "9" * 5_000, 1)), "recal can use"),
     # versions and kinds
     "future": (changed(TEMPERATURE, "version", to=2), "format 2, and this recal reads format 1"),
     "version-text": (changed(TEMPERATURE, "version", to="1"), "format '1'"),
@@ -182,10 +160,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     # classes, parameters, attributes
     "unknown-class": (changed(TEMPERATURE, "class", to="os.system"), "a calibrator 'os.system'"),
     "unknown-parameter": (changed(RECAL, "params", "code", to="x"), "no parameter 'code'"),
-    "parameter-of-wrong-type": (
-        changed(RECAL, "params", "max_iter", to="many"),
-        "`ReCal.max_iter` must be a whole number .* got 'many'",
-    ),
+    "parameter-of-wrong-type": (changed(RECAL, "params", "max_iter", to="many"), "got 'many'"),
     "parameters-are-a-list": (changed(RECAL, "params", to=[1]), "must be objects"),
     "state-is-null": (changed(RECAL, "state", to=None), "must be objects"),
     "attribute-method": (_state("predict_proba", 1), "no fitted attribute 'predict_proba'"),
@@ -194,53 +169,23 @@ CASES: dict[str, tuple[bytes, str]] = {
     "one-class": (_array(shape=[1], data_offsets=[0, 8])[:-8], "at least two classes"),
     "same-class-twice": (pack(TEMPERATURE, data=bytes(16)), "distinct classes"),
     "plan-is-a-number": (changed(RECAL, "state", "map_", to=3), "must be a Plan"),
-    "history-of-nonsense": (
-        changed(RECAL, "state", "history_", to=[{"a": 1}]),
-        "not a file that recal can use",
-    ),
+    "history-of-nonsense": (changed(RECAL, "state", "history_", to=[{"a": 1}]), "recal can use"),
     # tagged values
-    "unknown-tag": (
-        _state("converged_", {"$": "call", "function": "os.system"}),
-        "marked as 'call'",
-    ),
-    "tag-with-extras": (
-        _state("converged_", {"$": "float", "value": "nan", "x": 1}),
-        "must have the fields",
-    ),
-    "float-of-words": (_state("converged_", {"$": "float", "value": "1e999"}), "nan, inf or -inf"),
-    "tuple-of-a-number": (_state("converged_", {"$": "tuple", "items": 3}), "must be a list"),
-    "array-not-there": (
-        _state("classes_", {"$": "array", "array": "a9"}),
-        "array 'a9' that is not there",
-    ),
-    "array-referred-to-twice": (
-        _state("row_hashes_", {"$": "array", "array": "a0"}),
-        "refers to the array 'a0' twice",
-    ),
-    "text-too-wide": (
-        _state("classes_", {"$": "text", "shape": [1], "values": ["a"], "width": 10**9}),
-        "width of text",
-    ),
-    "text-of-numbers": (
-        _state("classes_", {"$": "text", "shape": [1], "values": [1], "width": 1}),
-        "list of str",
-    ),
-    "shape-of-nothing": (
-        _state("classes_", {"$": "text", "shape": [10**12, 0], "values": [], "width": 1}),
-        "shape",
-    ),
+    "unknown-tag": (_tagged("call", function="os.system"), "marked as 'call'"),
+    "tag-with-extras": (_tagged("float", value="nan", x=1), "must have the fields"),
+    "float-of-words": (_tagged("float", value="1e999"), "nan, inf or -inf"),
+    "tuple-of-a-number": (_tagged("tuple", items=3), "must be a list"),
+    "array-not-there": (_tagged("array", array="a9"), "array 'a9'"),
+    "array-referred-to-twice": (_tagged("array", array="a0"), "the array 'a0' twice"),
+    "text-too-wide": (_tagged("text", shape=[1], values=["a"], width=10**9), "width of text"),
+    "text-of-numbers": (_tagged("text", shape=[1], values=[1], width=1), "list of str"),
+    "shape-of-nothing": (_tagged("text", shape=[10**12, 0], values=[], width=1), "shape"),
     # plans
     "negative-beta": (_step("betas", 1, to=-0.9), "positive finite betas"),
-    "huge-beta": (_plan("start", to=10**400), "not a file that recal can use"),
+    "huge-beta": (_plan("start", to=10**400), "recal can use"),
     "unknown-confidence-at": (_plan("confidence_at", to="mine"), "got 'mine'"),
-    "plan-of-an-earlier-version": (
-        _plan("rule", to={"ties": "float32"}),
-        "got rule: it was written by another version of recal",
-    ),
-    "step-is-a-dict": (
-        _plan("steps", 0, to={"transform": ZOOM, "betas": [1, 1, 1, 1]}),
-        "each item a Step",
-    ),
+    "plan-of-an-earlier-version": (_plan("rule", to={"ties": "float32"}), "got rule"),
+    "step-is-a-dict": (_plan("steps", 0, to={"transform": ZOOM, "betas": [1] * 4}), "a Step"),
     "transform-out-of-range": (_step("transform", "spec", to="zoom:7"), "zoom"),
     "transform-is-code": (_step("transform", "spec", to={"call": "x"}), "must be a spec"),
     # maps
@@ -251,8 +196,5 @@ CASES: dict[str, tuple[bytes, str]] = {
     # blends
     "blend-with-extras": (_blend("code", "x"), "a Blend must have the fields"),
     "blend-negative-weight": (_blend("weights", [[ZOOM, -0.1]]), "got -0.1"),
-    "blend-transform-is-code": (
-        _blend("weights", [[{"$": "transform", "spec": {"call": "x"}}, 0.1]]),
-        "must be a spec",
-    ),
+    "blend-transform-is-code": (_blend("weights", [[{**ZOOM, "spec": {}}, 0.1]]), "be a spec"),
 }
