@@ -15,10 +15,7 @@ def same(one: data.Dataset, other: data.Dataset) -> bool:
 def test_the_binary_and_the_png_layout_of_cifar10_give_the_same_images(tmp_path, pictures):
     pictures.cifar10(tmp_path / "binary")
     pictures.cifar10_png(tmp_path / "png" / "cifar10")
-    binary, png = (
-        data.load("cifar10", tmp_path / "binary", verify=False),
-        data.load("cifar10", tmp_path / "png", verify=False),
-    )
+    binary, png = (data.load("cifar10", tmp_path / one, verify=False) for one in ("binary", "png"))
     assert same(binary, png)
     images, labels = pictures.coloured(40, 10, seed=1)
     np.testing.assert_array_equal(binary.train_images[:40], images)
@@ -43,10 +40,7 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path, pictures):
 @pytest.mark.parametrize("layout", ["cifar10", "cifar10_png"])
 def test_images_that_are_not_the_official_ones_are_refused(tmp_path, pictures, layout):
     getattr(pictures, layout)(tmp_path)
-    with pytest.raises(
-        FileError,
-        match=r"data_batch_1.*official data_batch_1\.bin has 5dd7e06a14cb22eb9f671a540d1b7c25",
-    ):
+    with pytest.raises(FileError, match=r"data_batch_1.*5dd7e06a14cb22eb9f671a540d1b7c25"):
         data.load("cifar10", tmp_path)
 
 
@@ -54,9 +48,7 @@ def test_a_cut_batch_is_refused_with_its_size(tmp_path, pictures):
     pictures.cifar10(tmp_path)
     path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(
-        FileError, match=r"data_batch_3\.bin must hold rows of 3073 bytes, got 122919"
-    ):
+    with pytest.raises(FileError, match=r"data_batch_3\.bin .*3073 bytes, got 122919"):
         data.load("cifar10", tmp_path, verify=False)
 
 

@@ -70,10 +70,8 @@ def test_the_papers_numbers_are_complete():
         assert len(found[name]) == 12
         assert all(list(row) == NAMES for row in found[name].values())
     assert len(found["time"]) == 12
-    sizes = found["groups"]["ImageNet/ResNet152"]
-    assert {sum(row["count"].values()) for kind in sizes.values() for row in kind.values()} == {
-        25_000
-    }
+    kinds = found["groups"]["ImageNet/ResNet152"].values()
+    assert {sum(row["count"].values()) for kind in kinds for row in kind.values()} == {25_000}
 
 
 def claims(values, **options):
@@ -91,14 +89,8 @@ def test_claims_are_judged_by_the_numbers():
     assert found["learning time: TS < VS < ReCal(z,.1-.9,20) < Dir-ODIR"] == "does not agree"
     assert found["learning time: Dir-ODIR < MS-ODIR"] == "does not agree"
     assert found["ReCal has the best ECE on ImageNet"] == "not run"
-    better = {
-        **rising,
-        "ReCal(z,.1-.9,20)": 0.035,
-        "MS-ODIR": 0.9,
-        "Dir-ODIR": 0.8,
-        "TS": 0.02,
-        "VS": 0.03,
-    }
+    better = rising | {"ReCal(z,.1-.9,20)": 0.035, "MS-ODIR": 0.9, "Dir-ODIR": 0.8}
+    better |= {"TS": 0.02, "VS": 0.03}
     assert claims(better)["learning time: TS < VS < ReCal(z,.1-.9,20) < Dir-ODIR"] == "agrees"
     assert claims(better)["learning time: Dir-ODIR < MS-ODIR"] == "agrees"
 
@@ -119,11 +111,8 @@ def grouped():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 400)
     logits = (3 * np.eye(4)[labels] + rng.normal(0, 2, (400, 4))).astype(np.float32)
-    copies = {
-        t: (logits * 0.7 + rng.normal(0, 1, (400, 4))).astype(np.float32)
-        for t in group_transforms()
-    }
-    return Views(logits, copies, labels)
+    copies = {t: logits * 0.7 + rng.normal(0, 1, (400, 4)) for t in group_transforms()}
+    return Views(logits, {t: copy.astype(np.float32) for t, copy in copies.items()}, labels)
 
 
 def test_group_tables_count_every_sample_once_and_judge_each_group_alone(grouped):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import signal
 import socket
@@ -49,67 +51,65 @@ async def ask(http, path: str, content):
     return answer.status_code, answer.json()
 
 
-def run(coroutine):
-    import asyncio
+def told(test):
+    """Run a test that is a coroutine."""
 
-    return asyncio.run(coroutine)
+    @functools.wraps(test)
+    def run(**given):
+        asyncio.run(test(**given))
 
-
-def test_rows_of_signals_are_scored_and_grades_feed_the_audit(tmp_path, signals):
-    async def talk():
-        http = client(tmp_path, signals)
-        status, one = await ask(http, "/answers", {"signals": {"stated": 0.95}})
-        assert status == 200
-        assert one["confidence"] == signals.predict_confidence({"stated": [0.95]})[0]
-        assert one["accepted"]
-        assert one["check"]
-        status, many = await ask(
-            http, "/answers", [{"signals": {"stated": value}} for value in (0.5, 0.99)]
-        )
-        assert [row["accepted"] for row in many] == [False, True]
-        status, found = await ask(http, "/grades", {"id": one["id"], "right": True})
-        assert (found["added"], found["graded"]) == (1, 1)
-        status, found = await ask(http, "/grades", [{"id": "other", "right": False}])
-        assert (found["added"], found["unused"]) == (0, 1)
-        metrics = (await http.get("/metrics")).text
-        assert "recal_answers_total 3" in metrics
-        assert "recal_promise_refuted 0" in metrics
-        assert (await http.get("/healthz")).json()["status"] == "ok"
-
-    run(talk())
+    return run
 
 
-def test_wrong_grades_refute_the_promise(tmp_path, signals):
-    async def talk():
-        http = client(tmp_path, signals)
-        _, rows = await ask(http, "/answers", [{"signals": {"stated": 0.95}}] * 60)
-        _, found = await ask(http, "/grades", [{"id": row["id"], "right": False} for row in rows])
-        assert found["alarm"]
-        # Another process that serves the same folder knows it, too.
-        status = (await client(tmp_path, signals).get("/status")).json()
-        assert status["alarm"]
+@told
+async def test_rows_of_signals_are_scored_and_grades_feed_the_audit(tmp_path, signals):
+    http = client(tmp_path, signals)
+    status, one = await ask(http, "/answers", {"signals": {"stated": 0.95}})
+    assert status == 200
+    assert one["confidence"] == signals.predict_confidence({"stated": [0.95]})[0]
+    assert one["accepted"]
+    assert one["check"]
+    status, many = await ask(
+        http, "/answers", [{"signals": {"stated": value}} for value in (0.5, 0.99)]
+    )
+    assert [row["accepted"] for row in many] == [False, True]
+    status, found = await ask(http, "/grades", {"id": one["id"], "right": True})
+    assert (found["added"], found["graded"]) == (1, 1)
+    status, found = await ask(http, "/grades", [{"id": "other", "right": False}])
+    assert (found["added"], found["unused"]) == (0, 1)
+    metrics = (await http.get("/metrics")).text
+    assert "recal_answers_total 3" in metrics
+    assert "recal_promise_refuted 0" in metrics
+    assert (await http.get("/healthz")).json()["status"] == "ok"
 
-    run(talk())
+
+@told
+async def test_wrong_grades_refute_the_promise(tmp_path, signals):
+    http = client(tmp_path, signals)
+    _, rows = await ask(http, "/answers", [{"signals": {"stated": 0.95}}] * 60)
+    _, found = await ask(http, "/grades", [{"id": row["id"], "right": False} for row in rows])
+    assert found["alarm"]
+    # Another process that serves the same folder knows it, too.
+    status = (await client(tmp_path, signals).get("/status")).json()
+    assert status["alarm"]
 
 
-def test_logits_and_panels_are_scored(tmp_path):
+@told
+async def test_logits_and_panels_are_scored(tmp_path):
     calibrator = TemperatureScaling().fit(views(300, noise=0.5, classes=["a", "b", "c"]))
     truth, answers, _ = asked(300, {"large": 0.8, "small": 0.8})
     panel = PanelCalibration().fit(answers, truth)
-
-    async def talk():
-        _, one = await ask(client(tmp_path, calibrator), "/answers", {"logits": [9.0, 0.0, 0.0]})
-        assert one["answer"] == "a"
-        assert "accepted" not in one
-        _, one = await ask(
-            client(tmp_path, panel), "/answers", {"answers": {"large": "A", "small": "A"}}
-        )
-        assert one["answer"] == "A"
-        assert one["confidence"] > 0.8
-
-    run(talk())
+    _, one = await ask(client(tmp_path, calibrator), "/answers", {"logits": [9.0, 0.0, 0.0]})
+    assert one["answer"] == "a"
+    assert "accepted" not in one
+    _, one = await ask(
+        client(tmp_path, panel), "/answers", {"answers": {"large": "A", "small": "A"}}
+    )
+    assert one["answer"] == "A"
+    assert one["confidence"] > 0.8
 
 
+@told
 @pytest.mark.parametrize(
     ("content", "status", "named"),
     [
@@ -126,96 +126,81 @@ def test_logits_and_panels_are_scored(tmp_path):
         ({"signals": {"stated": "x" * 3000}}, 413, "2,000"),
     ],
 )
-def test_bad_rows_get_one_sentence(tmp_path, signals, content, status, named):
-    async def talk():
-        http = client(tmp_path, signals, max_rows=3, max_bytes=2000)
-        found, answer = await ask(http, "/answers", content)
-        assert found == status
-        assert named in answer["error"]
-        assert "Traceback" not in answer["error"]
-
-    run(talk())
+async def test_bad_rows_get_one_sentence(tmp_path, signals, content, status, named):
+    http = client(tmp_path, signals, max_rows=3, max_bytes=2000)
+    found, answer = await ask(http, "/answers", content)
+    assert found == status
+    assert named in answer["error"]
+    assert "Traceback" not in answer["error"]
 
 
-def test_a_token_is_needed_where_one_is_set(tmp_path, signals):
-    async def talk():
-        http = client(tmp_path, signals, token="secret")
-        assert (await http.get("/metrics")).status_code == 401
-        wrong = {"Authorization": "Bearer wrong"}
-        assert (await http.get("/metrics", headers=wrong)).status_code == 401
-        assert (await http.get("/healthz")).status_code == 200
-        headers = {"Authorization": "Bearer secret"}
-        assert (await http.get("/metrics", headers=headers)).status_code == 200
-
-    run(talk())
+@told
+async def test_a_token_is_needed_where_one_is_set(tmp_path, signals):
+    http = client(tmp_path, signals, token="secret")
+    assert (await http.get("/metrics")).status_code == 401
+    wrong = {"Authorization": "Bearer wrong"}
+    assert (await http.get("/metrics", headers=wrong)).status_code == 401
+    assert (await http.get("/healthz")).status_code == 200
+    headers = {"Authorization": "Bearer secret"}
+    assert (await http.get("/metrics", headers=headers)).status_code == 200
 
 
-def test_rows_need_a_group_where_the_fit_had_groups(tmp_path):
+@told
+async def test_rows_need_a_group_where_the_fit_had_groups(tmp_path):
     rng = np.random.default_rng(0)
     stated, kind = rng.uniform(0.5, 1.0, 500), rng.choice(["law", "art"], 500)
     calibrator = SignalCalibration().fit({"stated": stated}, rng.random(500) < stated, kind)
-
-    async def talk():
-        http = client(tmp_path, calibrator)
-        row = {"signals": {"stated": 0.9}, "group": "law"}
-        _, found = await ask(http, "/answers", row)
-        assert found["confidence"] == calibrator.predict_confidence({"stated": 0.9}, "law")[0]
-        status, found = await ask(http, "/answers", [row, {"signals": {"stated": 0.9}}])
-        assert status == 422
-        assert "Row 1" in found["error"]
-        assert "group" in found["error"]
-
-    run(talk())
+    http = client(tmp_path, calibrator)
+    row = {"signals": {"stated": 0.9}, "group": "law"}
+    _, found = await ask(http, "/answers", row)
+    assert found["confidence"] == calibrator.predict_confidence({"stated": 0.9}, "law")[0]
+    status, found = await ask(http, "/answers", [row, {"signals": {"stated": 0.9}}])
+    assert status == 422
+    assert "Row 1" in found["error"]
+    assert "group" in found["error"]
 
 
-def test_a_cascade_says_what_to_do_next(tmp_path):
+@told
+async def test_a_cascade_says_what_to_do_next(tmp_path):
     options = np.arange(8).astype(str)
     truth, answers, _ = asked(2000, {"small": 0.7, "large": 0.95}, options=options)
     fit, rest = slice(0, 1000), slice(1000, None)
     panel = PanelCalibration().fit(rows_of(answers, fit), truth[fit])
     costs = {"costs": {"small": 1, "large": 5}, "review_cost": 100}
     rule = plan_cascade(panel, rows_of(answers, rest), truth[rest], **costs, risk=0.05)
-
-    async def talk():
-        http = client(tmp_path, rule)
-        _, one = await ask(http, "/answers", {"answers": {"small": "3"}})
-        assert (one["next"], one["accepted"]) == ("large", False)
-        _, one = await ask(http, "/answers", {"answers": {"small": "3", "large": "3"}, "id": "q1"})
-        assert (one["next"], one["answer"], one["id"]) == ("accept", "3", "q1")
-        _, found = await ask(http, "/grades", {"id": "q1", "right": False})
-        assert (found["graded"], found["error"]) == (1, 1.0)
-
-    run(talk())
+    http = client(tmp_path, rule)
+    _, one = await ask(http, "/answers", {"answers": {"small": "3"}})
+    assert (one["next"], one["accepted"]) == ("large", False)
+    _, one = await ask(http, "/answers", {"answers": {"small": "3", "large": "3"}, "id": "q1"})
+    assert (one["next"], one["answer"], one["id"]) == ("accept", "3", "q1")
+    _, found = await ask(http, "/grades", {"id": "q1", "right": False})
+    assert (found["graded"], found["error"]) == (1, 1.0)
 
 
-def test_processes_share_counts_and_ids(tmp_path, signals):
-    async def talk():
-        one, other = client(tmp_path, signals), client(tmp_path, signals)
-        row = {"signals": {"stated": 0.95}, "id": "q1"}
-        for http in (one, other):
-            _, found = await ask(http, "/answers", row)
-            assert (await http.get("/metrics")).status_code == 200
-        assert found["check"]
-        assert found["id"] != "q1", "two answers never share a grade"
-        assert "recal_answers_total 2" in (await other.get("/metrics")).text
-        assert (await one.get("/status")).json()["counts"]["accepted"] == 2
-
-    run(talk())
+@told
+async def test_processes_share_counts_and_ids(tmp_path, signals):
+    one, other = client(tmp_path, signals), client(tmp_path, signals)
+    row = {"signals": {"stated": 0.95}, "id": "q1"}
+    for http in (one, other):
+        _, found = await ask(http, "/answers", row)
+        assert (await http.get("/metrics")).status_code == 200
+    assert found["check"]
+    assert found["id"] != "q1", "two answers never share a grade"
+    assert "recal_answers_total 2" in (await other.get("/metrics")).text
+    assert (await one.get("/status")).json()["counts"]["accepted"] == 2
 
 
-def test_an_unexpected_error_is_logged_and_not_told(tmp_path, signals, caplog, monkeypatch):
-    async def talk():
-        http = client(tmp_path, signals)
-        status, found = await ask(http, "/answers", {"signals": {"stated": 0.9}})
-        assert status == 500
-        assert "secret" not in str(found)
-        assert "secret" in caplog.text
-
+@told
+async def test_an_unexpected_error_is_logged_and_not_told(tmp_path, signals, caplog, monkeypatch):
     def broken(*_):
         raise ArithmeticError("secret")
 
     monkeypatch.setattr(SignalCalibration, "predict_confidence", broken)
-    run(talk())
+    http = client(tmp_path, signals)
+    status, found = await ask(http, "/answers", {"signals": {"stated": 0.9}})
+    assert status == 500
+    assert "secret" not in str(found)
+    assert "secret" in caplog.text
 
 
 def test_answers_are_sent_at_once_and_a_used_port_is_refused():

@@ -65,18 +65,13 @@ def test_jpeg_refuses_what_it_has_no_code_for() -> None:
 @pytest.mark.parametrize(
     ("shape", "layout"),
     [
-        ((8, 3, 32, 32), "NCHW"),
-        ((8, 32, 32, 3), "NHWC"),
         ((8, 1, 28, 28), "NCHW"),
-        ((8, 28, 28, 1), "NHWC"),
         ((8, 4, 4, 3), "NHWC"),
         ((8, 3, 4, 4), "NCHW"),
         ((8, 3, 3, 3), "NCHW"),
         ((8, 13, 64, 64), "NCHW"),
         ((8, 64, 64, 13), "NHWC"),
-        ((8, 28, 28), "NHW"),
         ((3, 28, 28), "NHW"),
-        ((8, 4, 4), "NHW"),
         ((32, 48, 3), "NHW"),
         ((2, 16, 3, 32, 48), "NCHW"),
         ((2, 16, 32, 48, 3), "NHWC"),

@@ -14,7 +14,7 @@ from recal.cli.app import run
 from recal.collecting.models.base import CallableModel
 from recal.errors import InputError
 from recal.workflow.job import calibrate
-from recal.workflow.run import Settings, split
+from recal.workflow.run import Settings
 
 
 def shifted(n=2000, seed=0):
@@ -106,13 +106,3 @@ def test_other_labels_or_options_start_over_if_forced(tmp_path, changed):
         calibrated(**changed)
     assert calibrated(**changed, force=True).facts["passes"] == 600
     assert calibrated(**changed).facts["passes"] == 0
-
-
-def test_clusters_are_never_divided():
-    clusters = np.repeat(np.arange(100), 20).astype(str)
-    parts = split(2000, 0, clusters)
-    sets = [set(clusters[rows]) for rows in parts]
-    assert not sets[0] & sets[1] | sets[0] & sets[2] | sets[1] & sets[2]
-    assert [round(len(rows) / 2000, 1) for rows in parts] == [0.5, 0.3, 0.2]
-    with pytest.raises(InputError, match="2 clusters, too few"):
-        split(200, 0, np.repeat(["a", "b"], 100))
