@@ -99,15 +99,7 @@ def random_plan(
     return plan, Views(logits, views), np.stack([views[str(t)] for t in plan.transforms])
 
 
-def random_blend(
-    seed: int,
-    n_classes: int,
-    *,
-    gate: float | None = 0.9,
-    answers: str = "kept",
-    n_views: int = 2,
-    by_class: bool = False,
-) -> tuple[Plan, Views, np.ndarray]:
+def random_blend(seed, n_classes, *, gate=0.9, answers="kept", n_views=2, by_class=False):
     """The same logits under a random blend: `random_plan`'s counterpart for the plan's second
     shape.
 
@@ -120,22 +112,9 @@ def random_blend(
     names = [str(transform) for transform in views.transforms][:n_views]
     offsets, gated = rng.normal(size=(2, n_classes)) * 0.3
     weights = tuple((name, float(rng.uniform(0.1, 0.6))) for name in names)
-    matrices = (
-        rng.normal(size=(1 + len(weights), n_classes, n_classes)) * 0.2 / n_classes
-        if by_class
-        else np.zeros(0)
-    )
-    blend = Blend(
-        0.7,
-        weights,
-        tuple(offsets),
-        1 / 501,
-        gate,
-        1.1,
-        tuple(gated),
-        answers,
-        matrices=matrices.tolist(),
-    )  # type: ignore[arg-type]
+    values = 0.7, weights, tuple(offsets), 1 / 501, gate, 1.1, tuple(gated), answers
+    matrices = rng.normal(size=(1 + len(weights), n_classes, n_classes)) * 0.2 / n_classes
+    blend = Blend(*values, matrices=matrices.tolist() if by_class else [])
     plan = replace(blend, start=float(rng.uniform(0.3, 1.0)))
     if gate is not None:
         wide = plan.start * views.logits.astype(np.float64)

@@ -24,23 +24,15 @@ RESAMPLED: dict[str, tuple[Bands, Bands]] = {
 # What release 1.0.0rc1 made of `noise(8)`: no byte has changed since, so views of both may be
 # mixed. JPEG is left out: its bytes are those of the installed library.
 RC1: dict[str, str] = {
-    "zoom:0.9": "a3fcae585f13c16a",
-    "zoom:0.8": "53c31e0db0a497d2",
     "zoom:0.5": "2dc42e81c9a41ff0",
     "zoom:0.37": "2ede75e26387daad",
-    "zoom:0.1": "c0197481e4b1644b",
     "brightness:0.5": "3741fddb939b93c9",
     "brightness:1.3": "fc7a8174e6f2c252",
     "contrast:0.5": "e1c9e6b90a41a596",
-    "contrast:0.18": "edbf19ed58243812",
-    "blur:0.3": "41d7a4383eeed1e0",
     "blur:1": "e9c77244cc326ed2",
     "blur:3": "3ad96d8fb4a5d9d2",
-    "pixelate:0.75": "c009df766edc9c26",
     "pixelate:0.35": "3a403a19aa848e68",
-    "pixelate:0.1": "fee230a87cb16a69",
     "zoomin:1.1": "f4e6127dd159ea25",
-    "zoomin:1.3": "6f783fd3ddea95c0",
     "pixels:0.07": "e7ae54b624f53401",
     "pixels:0.2:seed=3": "faecb02c92cfcfbb",
     "flip": "21dad27818bc5869",

@@ -51,6 +51,8 @@ def test_the_three_parts_hold_every_row_once():
     assert [len(rows) for rows in parts] == [500, 301, 200]
     assert np.array_equal(split(1001, 0)[0], parts[0])
     assert not np.array_equal(split(1001, 1)[0], parts[0])
+    with pytest.raises(InputError, match="2 clusters, too few"):
+        split(200, 0, np.repeat(["a", "b"], 100))
 
 
 def test_confidence_improves_and_no_answer_changes(done):
