@@ -22,18 +22,9 @@ def make(n, k, seed, sharpness=2.0, digits=None):
     return probs, y
 
 
-problems = pytest.mark.parametrize(
-    "problem",
-    [
-        make(1, 2, 0),
-        make(50, 2, 1),
-        make(300, 5, 2),
-        make(300, 5, 3, digits=1),
-        make(200, 100, 4),
-        make(400, 3, 5, 0.5),
-    ],
-    ids=["one", "binary", "five", "ties", "hundred", "shy"],
-)
+MADE = {"one": make(1, 2, 0), "binary": make(50, 2, 1), "hundred": make(200, 100, 4)}
+MADE |= {"ties": make(300, 5, 3, digits=1), "underconfident": make(400, 3, 5, 0.5)}
+problems = pytest.mark.parametrize("problem", MADE.values(), ids=MADE)
 
 
 def tops(probs, y):
@@ -76,15 +67,10 @@ def test_binned_errors(problem, n_bins):
 @problems
 def test_classwise_error(problem):
     probs, y = problem
-    per_class = [
-        sum(
-            w * g
-            for w, g, _, _ in binned(
-                [(p, float(label == k)) for p, label in zip(probs[:, k], y)], 15
-            )
-        )
-        for k in range(probs.shape[1])
-    ]
+    per_class = []
+    for k in range(probs.shape[1]):
+        bins = binned([(p, float(label == k)) for p, label in zip(probs[:, k], y)], 15)
+        per_class.append(sum(w * g for w, g, _, _ in bins))
     assert metrics.classwise_ece(probs, y) == pytest.approx(np.mean(per_class), abs=1e-12)
 
 

@@ -194,19 +194,13 @@ def compared(shifts, passes=(1.0, 1.0, 1.0, 1.0)):
         name: SimpleNamespace(nll=base + one + shift * error, brier=np.full(n, 0.2))
         for name, shift, one in zip(names, shifts, waves)
     }
-    return SimpleNamespace(
-        methods=tuple(names),
-        samples=rows,
-        values={
-            metric: np.array([[getattr(rows[name], metric).mean() for name in names]])
-            for metric in PROPER
-        },
-        passes=passes,
-        keeps_accuracy=(True, True, True, True),
-        calibration_tests={name: SimpleNamespace(rejected=True) for name in names},
-        setup=SimpleNamespace(splits=1, n_classes=1),
-        clusters=None,
-    )
+    found = SimpleNamespace(methods=tuple(names), samples=rows, passes=passes, clusters=None)
+    found.values = {
+        one: np.array([[getattr(rows[n], one).mean() for n in names]]) for one in PROPER
+    }
+    found.keeps_accuracy, found.setup = (True,) * 4, SimpleNamespace(splits=1, n_classes=1)
+    found.calibration_tests = dict.fromkeys(names, SimpleNamespace(rejected=True))
+    return found
 
 
 @pytest.mark.parametrize(("ahead", "chosen"), [(0.49, "first"), (0.51, "second"), (2.5, "second")])

@@ -80,26 +80,15 @@ def test_the_doubt_about_an_accuracy_is_the_nine_tenths_quantile_over_kinds_left
     statistics[1:, 0] = rng.uniform(-2, 2, 40)
     changes = np.column_stack([0.3 * statistics[:, 0], 0.5 * statistics[:, 0]])
     changes[1:] += rng.normal(0, 0.3, (40, 2))
-    following = Following(
-        1.0,
-        0.5,
-        0.9,
-        1000,
-        kinds,
-        ("a", "b", "c"),
-        statistics,
-        np.ones(9),
-        changes,
-        np.zeros(41, int),
-    )
+    measured = statistics, np.ones(9), changes, np.zeros(41, int)
+    following = Following(1.0, 0.5, 0.9, 1000, kinds, ("a", "b", "c"), *measured)
     errors = []
     for kind in "abcd":
         own = np.array(kinds) == kind
         predicted, variance = TwoReadings(statistics[~own], changes[~own])(statistics[own])
         known = variance < UNKNOWN_FROM
-        errors.append(
-            (np.abs(changes[own] - predicted) / np.sqrt(variance + NOISE)[:, None])[known]
-        )
+        error = np.abs(changes[own] - predicted) / np.sqrt(variance + NOISE)[:, None]
+        errors.append(error[known])
     joined = np.concatenate(errors)
     n = len(joined)
     assert n > 30

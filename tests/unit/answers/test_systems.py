@@ -112,7 +112,6 @@ def test_a_table_is_extended_in_its_own_columns(tmp_path, suffix):
         ("Paris\nConfidence level: **85**", ("Paris", 0.85)),
         ("Paris\nConfidence: 8/10", ("Paris", 0.8)),
         ("Paris\nConfidence (0-1): 0.7", ("Paris", 0.7)),
-        ("Paris\nConfidence (90 %)", ("Paris", 0.9)),
         ("Paris\nConfidence: 1", ("Paris", 1.0)),
         ("Paris\nConfidence: 2", ("Paris", 0.02)),
         ("Paris\nConfidence: 850 %", ("Paris", None)),

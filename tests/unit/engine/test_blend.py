@@ -19,25 +19,14 @@ def random_blend(
 ):
     rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(n, n_classes)) * rng.choice([1, 4, 300], (n, 1))).astype(dtype)
-    views = {
-        spec: (logits + rng.normal(size=logits.shape)).astype(dtype)
-        for spec in ("zoom:0.5", "mine")
-    }
+    noise = rng.normal(size=(2, n, n_classes))
+    views = {spec: (logits + one).astype(dtype) for spec, one in zip(("zoom:0.5", "mine"), noise)}
     offsets, gated = rng.normal(size=(2, n_classes)) * 0.5
-    blend = Blend(
-        0.7,
-        (("mine", 0.5), ("zoom:0.5", 0.2)),
-        tuple(offsets),
-        1e-3,
-        gate,
-        1.1,
-        tuple(gated),
-        answers,
-    )
+    weights = ("mine", 0.5), ("zoom:0.5", 0.2)
+    blend = Blend(0.7, weights, tuple(offsets), 1e-3, gate, 1.1, tuple(gated), answers)
     if by_class:
-        blend = dataclasses.replace(
-            blend, matrices=rng.normal(size=(3, n_classes, n_classes)).tolist()
-        )
+        matrices = rng.normal(size=(3, n_classes, n_classes)).tolist()
+        blend = dataclasses.replace(blend, matrices=matrices)
     return dataclasses.replace(blend, start=0.6), Views(logits, views)
 
 

@@ -257,15 +257,7 @@ def fixed_token() -> onnx.ModelProto:
     return g.model([1, 3, 8, 8], {"scores": [1, CLASSES]})
 
 
-def linear(
-    path: Path,
-    shape: Sequence[int] = (1, 6, 6),
-    n_classes: int = CLASSES,
-    *,
-    softmax: bool = False,
-    opset: int = 15,
-    domain: str = "",
-) -> tuple[Path, np.ndarray]:
+def linear(path, shape=(1, 6, 6), n_classes=CLASSES, *, softmax=False, opset=15, domain=""):
     """Save a model whose scores are linear in its inputs; return its path and its weights."""
     size = (int(np.prod(shape)), n_classes)
     weights = np.random.default_rng(0).normal(size=size).astype(np.float32)
@@ -290,10 +282,8 @@ def outputs_of(source: Path | bytes, inputs: np.ndarray) -> dict[str, Any]:
 def with_views(path: Path, inputs: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
     """Run an exported file; return the views, which it joins with the inputs, and its answers."""
     model = onnx.load(path)
-    joined = [
-        node for node in model.graph.node if node.op_type == "Concat" and node.input[0] == "inputs"
-    ]
-    views = joined[-1].input[1:]
+    joins = (node for node in model.graph.node if node.op_type == "Concat")
+    views = [node for node in joins if node.input[0] == "inputs"][-1].input[1:]
     kind = helper.np_dtype_to_tensor_dtype(inputs.dtype)
     for name in views:
         model.graph.output.append(helper.make_tensor_value_info(name, kind, None))

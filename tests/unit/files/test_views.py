@@ -58,20 +58,16 @@ def target(request, tmp_path):
         make(np.float16),
         make(np.float64),
         make(labels=None),
-        make(count=0),
         make(count=0, labels=None),
         make(classes=WORDS, labels=WORDS[[2, 0, 0, 1, 1, 1]]),
         make(classes=[10, 20, 30], labels=[10, 20, 30, 30, 20, 10]),
         make(classes=[2, 0, 1], labels=[2, 0, 1, 1, 0, 2]),
-        make(
-            classes=np.array(["x", "y", "z"], dtype=object), labels=["x", "y", "z", "z", "y", "x"]
-        ),
+        make(classes=np.array(list("xyz"), dtype=object), labels=list("xyzzyx")),
         make(classes=[0.5, 1.5, 2.5], labels=[0.5, 2.5, 2.5, 0.5, 0.5, 0.5]),
-        make()[[5, 0, 0]],
         make()[::-2],
         Views(np.asfortranarray(LOGITS), {"a": np.asfortranarray(LOGITS * 2)}),
     ],
-    ids=range(14),
+    ids=str,
 )
 def test_what_is_written_comes_back(views, target):
     assert views.write(target) == target
@@ -90,15 +86,8 @@ def test_views_of_several_dtypes_lose_nothing(target):
 
 
 def test_a_file_made_by_hand_is_read(tmp_path):
-    stack = np.stack([LOGITS, LOGITS * 2])
-    np.savez_compressed(
-        tmp_path / "v.npz",
-        logits=LOGITS,
-        transforms=["a", "b"],
-        transformed=stack,
-        labels=np.arange(6) % 3,
-        extra=[1],
-    )
+    arrays = {"logits": LOGITS, "transforms": ["a", "b"], "extra": [1], "labels": np.arange(6) % 3}
+    np.savez_compressed(tmp_path / "v.npz", transformed=[LOGITS, LOGITS * 2], **arrays)
     views = read_views(tmp_path / "v.npz")
     assert [str(t) for t in views.transforms] == ["a", "b"]
     np.testing.assert_array_equal(views.transformed("b"), LOGITS * 2)
@@ -106,10 +95,8 @@ def test_a_file_made_by_hand_is_read(tmp_path):
 
 
 def test_equal_views_give_equal_bytes(tmp_path):
-    assert (
-        make().write(tmp_path / "a.npz").read_bytes()
-        == make().write(tmp_path / "b.npz").read_bytes()
-    )
+    one, other = (make().write(tmp_path / name).read_bytes() for name in ("a.npz", "b.npz"))
+    assert one == other
 
 
 @pytest.mark.parametrize("suffix", ["npz", "zarr"])
@@ -152,7 +139,7 @@ def test_a_full_disk_leaves_the_old_views(target, monkeypatch):
 
 
 def write_npz(path, **arrays):
-    np.savez(path, **arrays)
+    np.savez(path, **{"logits": LOGITS, **arrays})
     return path
 
 
@@ -167,52 +154,25 @@ def lying(path, shape, descr="<f4"):
 
 
 NPZ = {
-    "says-less": (lambda p: lying(p, (2, 3)), "`logits` declares 24 bytes and has 72"),
-    "says-more": (
-        lambda p: lying(p, (10**9, 3)),
-        "`logits` declares 12,000,000,000 bytes and has 72",
-    ),
-    "texts-without-width": (
-        lambda p: lying(p, (10**12,), "<U0"),
-        "declares 1,000,000,000,000 bytes",
-    ),
+    "says-less": (lambda p: lying(p, (2, 3)), "declares 24 bytes and has 72"),
+    "says-more": (lambda p: lying(p, (10**9, 3)), "declares 12,000,000,000 bytes and has 72"),
+    "no-width": (lambda p: lying(p, (10**12,), "<U0"), "declares 1,000,000,000,000 bytes"),
     "no-characters": (
-        lambda p: write_npz(p, logits=LOGITS, labels=np.full(6, -1, "i4").view("<U1")),
+        lambda p: write_npz(p, labels=np.full(6, -1, "i4").view("<U1")),
         "is damaged",
     ),
     "text": (lambda p: p.write_text("logits") and p, "not a complete .npz file"),
     "empty": (lambda p: p.write_bytes(b"") or p, "not a complete .npz file"),
-    "no-logits": (lambda p: write_npz(p, probs=LOGITS), "no array `logits`; it holds: probs"),
-    "objects": (
-        lambda p: write_npz(p, logits=np.array([[{}, 1]], dtype=object)),
-        "Python objects, which are never",
-    ),
-    "ints-as-specs": (
-        lambda p: write_npz(p, logits=LOGITS, transforms=[1], transformed=LOGITS[None]),
-        "dtype int64",
-    ),
-    "twice": (
-        lambda p: write_npz(p, logits=LOGITS, transforms=["a", "a"], transformed=[LOGITS] * 2),
-        "twice",
-    ),
-    "no-stack": (
-        lambda p: write_npz(p, logits=LOGITS, transforms=["a"]),
-        r"shape \(1, 6, 3\); got .*\(0, 6, 3\)",
-    ),
-    "three-axes": (
-        lambda p: write_npz(p, logits=LOGITS[None]),
-        r"\(n_samples, n_classes\), got \(1, 6, 3\)",
-    ),
+    "no-logits": (lambda p: np.savez(p, probs=LOGITS) or p, "holds: probs"),
+    "objects": (lambda p: write_npz(p, logits=np.array([[{}, 1]], dtype=object)), "objects"),
+    "ints-as-specs": (lambda p: write_npz(p, transforms=[1], transformed=[LOGITS]), "int64"),
+    "twice": (lambda p: write_npz(p, transforms=["a"] * 2, transformed=[LOGITS] * 2), "twice"),
+    "no-stack": (lambda p: write_npz(p, transforms=["a"]), r"\(1, 6, 3\); got .*\(0, 6, 3\)"),
+    "three-axes": (lambda p: write_npz(p, logits=LOGITS[None]), r"got \(1, 6, 3\)"),
     "nan": (lambda p: write_npz(p, logits=LOGITS * np.nan), "row 0, column 0 is nan"),
-    "probabilities": (
-        lambda p: write_npz(p, logits=np.full((20, 4), 0.25)),
-        "these are probabilities",
-    ),
-    "labels": (lambda p: write_npz(p, logits=LOGITS, labels=[0] * 5), "6 samples but 5 labels"),
-    "bad-strength": (
-        lambda p: write_npz(p, logits=LOGITS, transforms=["zoom:9"], transformed=LOGITS[None]),
-        "zoom",
-    ),
+    "probabilities": (lambda p: write_npz(p, logits=np.full((20, 4), 0.25)), "probabilities"),
+    "labels": (lambda p: write_npz(p, labels=[0] * 5), "6 samples but 5 labels"),
+    "strength": (lambda p: write_npz(p, transforms=["zoom:9"], transformed=[LOGITS]), "zoom"),
 }
 
 
@@ -284,12 +244,7 @@ def outside(group):
     ("damage", "words"),
     [
         (packed, "packed by 'zstd'"),
-        (
-            lambda group: zarr.open_group(group).create_array(
-                "ids", shape=6, dtype=str, compressors=None
-            ),
-            "`ids` is packed by 'vlen-utf8'",
-        ),
+        (lambda group: zarr.open_group(group).create_array("ids", shape=6, dtype=str), "`ids`"),
         (lambda group: packed(group, chunks=(2, 3), shards=(6, 3)), "packed by 'sharding_indexed'"),
         (lambda group: declaring(group, shape=[10**9]), "claim to hold"),
         (lambda group: declaring(group, codecs=[{"name": "numcodecs.pickle"}]), "pickle"),

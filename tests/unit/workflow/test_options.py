@@ -5,6 +5,7 @@ run costs.
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -37,17 +38,7 @@ def table(tmp_path, monkeypatch):
     return tmp_path
 
 
-COMMAND = [
-    "calibrate",
-    "--model",
-    "odds_model:net",
-    "--data",
-    "data.csv",
-    "--risk",
-    "0.2",
-    "--pool",
-    "none",
-]
+COMMAND = shlex.split("calibrate --model odds_model:net --data data.csv --risk 0.2 --pool none")
 
 
 def test_changed_answers_are_offered_and_can_be_taken(table, capsys):
