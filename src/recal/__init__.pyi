@@ -26,7 +26,7 @@ from .decisions.cascade import plan_cascade as plan_cascade
 from .decisions.rule import DecisionRule as DecisionRule
 from .decisions.sets import prediction_sets as prediction_sets
 from .decisions.profiles import profile as profile
-from .decisions.shift import watch as watch
+from .decisions.profiles import watch as watch
 from .comparison.run import compare as compare
 from .reporting.page import report as report
 from .reporting.charts import reliability_diagram as reliability_diagram

@@ -225,7 +225,3 @@ class UnseenGroupsWarning(UserWarning):
 
 class UnseenValuesWarning(UserWarning):
     """Signals have levels or values far from those of the fit."""
-
-
-class GroupRiskWarning(UserWarning):
-    """A rule for all samples is clearly broken in one group."""

@@ -405,8 +405,8 @@ Size = Annotated[int, Number(0, whole=True)]
 NotNegative = Annotated[float, Number(0.0)]
 Strength = Annotated[float, Number(0.0, ends="()", hint="Use a tiny number in place of 0")]
 Share = Annotated[float, Number(0.0, 1.0)]
-Texts = Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
-Levels = Annotated[tuple[tuple[str, ...], ...], ListOf(ListOf(Text(), keep=tuple), keep=tuple)]
+Texts = tuple[str, ...]
+Levels = tuple[Texts, ...]
 RandomState = Annotated[int | np.random.Generator | None, Seed()]
 
 

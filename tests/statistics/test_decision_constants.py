@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from recal import AutoCalibration, TemperatureScaling, decide
 from recal.calibrators import auto, ensemble
-from recal.decisions.damage import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
+from recal.decisions.following import NOISE, UNKNOWN_FROM, Following, TwoReadings, row_numbers
 from tests.problems import logits_and_labels
 
 

@@ -17,7 +17,7 @@ from recal.clusters import check_names, each_fold, stratified_folds
 from recal.errors import InputError
 from recal.maps.arrays import log_odds, sigmoid
 from recal.maps.base import Array, like, namespace
-from recal.schema import FloatArray, ListOf, Record, Text
+from recal.schema import FloatArray, Record, Texts
 from recal.solvers.convex import minimise
 
 
@@ -39,7 +39,7 @@ class GroupOffsets(Record):
     [0.595, 0.8]
     """
 
-    names: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)]
+    names: Texts
     offsets: Annotated[Vector, FloatArray("G")]
 
     def check(self) -> None:

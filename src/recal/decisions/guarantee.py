@@ -1,10 +1,11 @@
 """How much can be automated: the threshold above which predictions can be accepted, with a
-guarantee.
+guarantee, and the share at each of several risks.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from recal.decisions.decision import Costs, Decision, Part
 from recal.decisions.rule import DecisionRule, Guarantee, Reads, check_share
 from recal.errors import InputError
 from recal.metrics.calibration_error import equal_width_edges, table_of
-from recal.metrics.intervals import rate_interval
+from recal.metrics.intervals import Interval, rate_interval
 from recal.metrics.row_scores import Classes, score
 from recal.schema import check, kind_of
 
@@ -280,3 +281,68 @@ class Terms:
             needed_share=needed_share,
             interval=rate_interval(share * mistakes, share * count),
         )
+
+
+# From one mistake in a thousand to one in five.
+RISKS = tuple(float(f"{risk:.3g}") for risk in np.geomspace(0.001, 0.2, 24))
+
+
+@dataclass(frozen=True)
+class RiskCurve:
+    """The share of predictions that can be accepted at each risk, as found by `decide`.
+
+    Every point has its own guarantee; there is none for the whole curve at once. `seen` is the
+    share at which mistakes reach the risk in these samples, without a guarantee. More labels could
+    close the distance between the two.
+    """
+
+    risks: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    coverage: tuple[float, ...]
+    intervals: tuple[Interval, ...]
+    seen: tuple[float, ...]
+    confidence: float
+
+
+def risk_curve(
+    probs: ArrayLike,
+    y: ArrayLike,
+    risks: Sequence[float] = RISKS,
+    confidence: float = 0.95,
+    *,
+    guarantee: Guarantee = "confidence",
+    confidences: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    classes: Classes = None,
+) -> RiskCurve:
+    """Return the share that can be accepted at each of several risks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from recal.decisions import risk_curve
+    >>> confidence = np.linspace(1, 0.5, 1000)
+    >>> wrong = np.arange(1000) % 50 == 49
+    >>> curve = risk_curve(np.column_stack([confidence, 1 - confidence]), wrong.astype(int), risks=(0.01, 0.05))
+    >>> curve.coverage, curve.seen
+    ((0.0, 1.0), (0.049, 1.0))
+    """
+    check_share(confidence, "confidence")
+    part = read_answers(probs, y, confidences, clusters=clusters, classes=classes).parts()[0]
+    rows = part.all_rows
+    n = len(rows)
+    rates = rows.errors[rows.ends] / rows.ends
+    thresholds = [
+        Terms(check_share(risk, "risks"), confidence, guarantee).threshold(part) for risk in risks
+    ]
+    counts = [int((rows.confidence >= threshold).sum()) for threshold in thresholds]
+    within = [rows.ends[rates <= risk] for risk in risks]
+    scale = len(part.evidence) / n
+    return RiskCurve(
+        risks=tuple(float(risk) for risk in risks),
+        thresholds=tuple(thresholds),
+        coverage=tuple(count / n for count in counts),
+        intervals=tuple(rate_interval(scale * count, scale * n, confidence) for count in counts),
+        seen=tuple(float(ends[-1] / n) if len(ends) else 0.0 for ends in within),
+        confidence=confidence,
+    )

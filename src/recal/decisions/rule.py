@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from recal.checks import check_confidences, check_probs, is_graded
 from recal.clusters import check_names
 from recal.errors import InputError, UnseenGroupsWarning
-from recal.schema import ListOf, Number, Record, Sizes, Text, check
+from recal.schema import Number, Record, Sizes, Texts, check
 
 Reads = Literal["maximum", "confidence"]
 Guarantee = Literal["confidence", "average"]
@@ -65,13 +65,11 @@ class DecisionRule(Record):
     """
 
     # A finite threshold above 1 would accept nothing and is most likely a typing error.
-    thresholds: Annotated[
-        tuple[float, ...], ListOf(OrInfinity(0.0, 1.0, meaning="accept nothing"), keep=tuple)
-    ]
+    thresholds: tuple[Annotated[float, OrInfinity(0.0, 1.0, meaning="accept nothing")], ...]
     risk: Annotated[float, SHARE]
     confidence: Annotated[float, SHARE]
     reads: Reads = "maximum"
-    groups: Annotated[tuple[str, ...], ListOf(Text(), keep=tuple)] = ()
+    groups: Texts = ()
     guarantee: Guarantee = "confidence"
 
     def check(self) -> None:

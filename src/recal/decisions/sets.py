@@ -34,7 +34,7 @@ from recal.checks import Floats, Indices, Vector, check_labels, check_probs
 from recal.copies import rows_of_fit
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.errors import FewSamplesWarning, InputError
-from recal.schema import ListOf, NotNegative, Record, Size
+from recal.schema import NotNegative, Record, Size
 
 Method = Literal["lac", "aps", "raps"]
 
@@ -66,9 +66,7 @@ class PredictionSets(Record):
 
     method: Method
     coverage: Annotated[float, SHARE]
-    limits: Annotated[
-        tuple[float, ...], ListOf(OrInfinity(meaning="keep a class always"), keep=tuple)
-    ]
+    limits: tuple[Annotated[float, OrInfinity(meaning="keep a class always")], ...]
     penalty: NotNegative = 0.1
     free_ranks: Size = 2
     at_least_one: bool = False

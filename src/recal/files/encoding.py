@@ -53,7 +53,7 @@ _RECORDS = {
     "calibrators.recal": "Iteration",
     "calibrators.signal_table": "SignalTable",
     "decisions.cascade": "CascadeRule",
-    "decisions.damage": "Following",
+    "decisions.following": "Following",
     "decisions.profiles": "Profile",
     "decisions.rule": "DecisionRule",
     "decisions.sets": "PredictionSets",

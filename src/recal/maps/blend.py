@@ -15,7 +15,7 @@ from recal.maps.arrays import linear, row_max, row_sum, safe_log, soft_log_probs
 from recal.maps.base import Array, Map, ViewLogits, like, namespace, wide
 from recal.maps.scaling import Scale
 from recal.maps.steps import Beta, OneTransform, named_views
-from recal.schema import LARGEST, FloatArray, Integers, Kind, ListOf, Number, Sizes, check
+from recal.schema import LARGEST, FloatArray, Integers, Kind, Number, Sizes, check
 from recal.transforms import Transform, as_transform
 
 Answers = Literal["kept", "free"]
@@ -219,13 +219,10 @@ def _weighed(
     return scores if members is None else scores + members * mixture
 
 
-Transforms = Annotated[tuple[Transform, ...], ListOf(OneTransform(), keep=tuple)]
-
-
 class ViewMean(Map):
     """The mean of the probabilities of the original and its views, at a temperature."""
 
-    views: Transforms
+    views: tuple[Annotated[Transform, OneTransform()], ...]
     beta: Scale
 
     def probs(self, z: Array, views: ViewLogits = ()) -> Array:

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from recal.calibrators.temperature import TemperatureScaling
 from recal.checks import Vector
 from recal.clusters import ByRow
-from recal.decisions.curves import holm
 from recal.errors import InputError
 from recal.files.paths import plain_values
 from recal.maps.arrays import softmax
@@ -108,6 +107,18 @@ def p_values(errors: NDArray[Any], mean: Vector, variance: Vector) -> Vector:
     below = _below(errors.astype(np.float64), mean, variance)
     above = 1 - _below(errors - 1.0, mean, variance)
     return np.minimum(2 * np.minimum(below, above), 1.0)
+
+
+def holm(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correct p-values for their number (Holm, 1979): never weaker than Bonferroni, and valid for
+    any dependence.
+    """
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(
+        np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0
+    )
+    return corrected
 
 
 def _binomial(mean: Vector, variance: Vector) -> tuple[Vector, Vector]:

@@ -4,7 +4,6 @@ answers it changes.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal.clusters import check_names
 from recal.comparison import Comparison, Judgement, Recommendation, judge
 from recal.comparison.recommendation import cost
-from recal.decisions import Decision, DecisionRule, RiskCurve, decide, risk_by_group, risk_curve
-from recal.decisions.curves import GroupRisk
+from recal.decisions import Decision, RiskCurve, decide, risk_curve
+from recal.decisions.certify import chance_of_so_few
 from recal.decisions.decision import Outcome
-from recal.errors import GroupRiskWarning
 from recal.metrics import CalibrationTest
 from recal.metrics.intervals import rate_interval
 from recal.metrics.row_scores import RowScores
 from recal.reporting.chart import sentences
-from recal.reporting.figure_data import Acceptance, threshold_table
+from recal.reporting.figure_data import Acceptance, holm, threshold_table
 
 SHOWN_RISKS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2)
 
@@ -47,12 +46,45 @@ class Automation(Outcome):
 
     def by_group(self, groups: NDArray[Any]) -> tuple[GroupRisk, ...]:
         """Return how the rule does in each group of the rows, worst first."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", GroupRiskWarning)  # the page says it
-            # What matters is which answers are accepted, so the rule is restated for a confidence
-            # of 1 or 0.
-            rule = DecisionRule((0.5,), self.decision.risk, self.decision.confidence)
-            return risk_by_group(rule, self.accepted.astype(np.float64), self.rows.correct, groups)
+        return risk_by_group(self.accepted, self.rows.correct, groups, self.decision.risk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRisk(Outcome):
+    """How one rule does in one group.
+
+    `interval` is the 95 % interval of the share of mistakes among accepted answers. `broken` says
+    whether this share is clearly above the risk, after correcting for the number of groups.
+    """
+
+    broken: bool
+
+
+def risk_by_group(
+    accepted: NDArray[np.bool_], correct: NDArray[np.bool_], groups: NDArray[Any], risk: float
+) -> tuple[GroupRisk, ...]:
+    """Return how a rule does in each group of labelled answers, the worst group first."""
+    names, index = check_names(groups, len(accepted), "groups")
+    n_samples, n_accepted, n_errors = (
+        np.bincount(index[some], minlength=len(names))
+        for some in (slice(None), accepted, accepted & ~correct)
+    )
+    broken = holm(1.0 - chance_of_so_few(n_errors - 1, n_accepted, risk)) <= 0.05
+    columns = (one.tolist() for one in (n_samples, n_accepted, n_errors, broken))
+    found = [
+        GroupRisk(
+            name=name,
+            n_samples=n,
+            n_accepted=count,
+            n_errors=errors,
+            interval=rate_interval(errors, count),
+            broken=is_broken,
+        )
+        for name, n, count, errors, is_broken in zip(names, *columns)
+    ]
+    return tuple(
+        sorted(found, key=lambda one: (-one.interval[0], -np.nan_to_num(one.error_rate), one.name))
+    )
 
 
 def automation(

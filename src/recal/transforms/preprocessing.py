@@ -19,7 +19,6 @@ Outputs = Literal["logits", "probabilities", "votes"]
 # Smaller probabilities count as this before their logarithm is taken. A 0 among computed ones has
 # underflowed, and even 1e-10 is informative.
 PROBABILITY_FLOOR = 1e-12
-Sides = Annotated[tuple[int, ...], ListOf(Number(0, whole=True), keep=tuple)]
 
 
 def check_outputs(outputs: Any) -> Outputs:
@@ -160,7 +159,7 @@ class Preprocessing(Record):
     group_column: str | None = None
     columns: Texts | None = None
     levels: Levels | None = None
-    shape: Sides | None = None
+    shape: tuple[Size, ...] | None = None
     dtype: str | None = None
     model: str | None = None
     asked: Levels | None = None

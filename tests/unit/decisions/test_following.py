@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from recal import Views, load, profile, save, watch
-from recal.decisions import damage, to_the_power
+from recal.decisions import following as follow
+from recal.decisions import to_the_power
 from recal.errors import FileError, InputError
 from recal.solvers.temperature import fit_beta
 
@@ -165,7 +166,7 @@ def test_the_nine_statistics_by_hand():
         np.log(centred.std(1).mean()),
     ]
     expected += [-(mix * np.log(mix)).sum() + 2 / 80, np.log((centred**2).sum(1)).std()]
-    assert damage.statistics(damage.row_numbers(logits, 0.7, 0.4)) == pytest.approx(
+    assert follow.statistics(follow.row_numbers(logits, 0.7, 0.4)) == pytest.approx(
         expected, abs=1e-9
     )
 
@@ -181,8 +182,8 @@ def test_the_process_is_textbook_regression():
     def kernel(a, b):
         return np.array([[math.exp(-((x - y) ** 2).sum() / 8) for y in b] for x in a])
 
-    inverse = np.linalg.inv(kernel(places, places) + damage.NOISE * np.eye(12))
-    mean, variance = damage.Process(places, changes)(new)
+    inverse = np.linalg.inv(kernel(places, places) + follow.NOISE * np.eye(12))
+    mean, variance = follow.Process(places, changes)(new)
     assert mean == pytest.approx(kernel(new, places) @ inverse @ changes)
     assert variance == pytest.approx(
         1 - np.diag(kernel(new, places) @ inverse @ kernel(places, new))
@@ -193,8 +194,8 @@ def test_the_best_temperature_from_the_table_is_that_of_a_fit():
     y = labels(800, 3)
     for strength in (0.2, 0.5, 0.8):
         logits = damaged(y, "fading", strength, 4)
-        rows = damage.labelled_rows(logits, y, 0.8, 0.5)
-        assert math.exp(damage.best_change(rows)[0]) * 0.8 == pytest.approx(
+        rows = follow.labelled_rows(logits, y, 0.8, 0.5)
+        assert math.exp(follow.best_change(rows)[0]) * 0.8 == pytest.approx(
             fit_beta(logits, y), rel=0.01
         )
 
@@ -226,7 +227,7 @@ def test_a_power_is_a_change_of_temperature_and_keeps_answers():
 def test_a_change_is_followed_as_far_as_it_exceeds_chance_and_its_own_error(
     change, error, chance, followed
 ):
-    assert damage.held_back(change, error, chance) == pytest.approx(followed)
+    assert follow.held_back(change, error, chance) == pytest.approx(followed)
 
 
 def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
@@ -234,13 +235,13 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
     "no change".
     """
     far = np.full(9, 30.0)
-    monkeypatch.setattr("recal.decisions.damage.statistics", lambda rows: far)
+    monkeypatch.setattr("recal.decisions.following.statistics", lambda rows: far)
     statistics_ = (
         np.zeros((4, 9))
         + np.outer([0, 1, 0, 0], far)
         + np.outer([0, 0, 1, -1], np.r_[60.0, np.zeros(8)])
     )
-    following = damage.Following(
+    following = follow.Following(
         beta=1.0,
         cut=0.5,
         accuracy=0.9,
@@ -253,9 +254,9 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
         sizes=np.zeros(4, np.int64),
     )
     changes, _, _, disputes = following._read(np.zeros((80, 10)))
-    assert changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + damage.NOISE))
+    assert changes == pytest.approx(np.array([-1.0, -2.0]) / (1 + follow.NOISE))
     assert disputes == pytest.approx((2 / 3 * np.array(changes)) ** 2)
-    assert damage.held_back(changes[0], disputes[0], 0.0) == pytest.approx(changes[0] / (1 + 4 / 9))
+    assert follow.held_back(changes[0], disputes[0], 0.0) == pytest.approx(changes[0] / (1 + 4 / 9))
 
 
 def test_other_class_mixes_do_not_make_damage_known(kept):

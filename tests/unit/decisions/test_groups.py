@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 
 import numpy as np
 import pytest
 
 from recal import DecisionRule, decide, load, save
-from recal.decisions import risk_by_group, risk_curve
+from recal.decisions import risk_curve
 from recal.decisions.certify import chance_of_so_few, one_row_per_cluster
-from recal.errors import GroupRiskWarning, InputError, UnseenGroupsWarning
+from recal.errors import InputError, UnseenGroupsWarning
 from recal.metrics.intervals import rate_interval
+from recal.reporting.verdict import risk_by_group
 from tests.problems import graded_confidences as graded
 
 
@@ -107,49 +107,27 @@ def test_a_rule_by_group_is_saved(tmp_path):
             DecisionRule((0.5, 0.6), 0.05, 0.95, groups=groups)
 
 
-def test_one_rule_that_is_broken_in_a_group_is_named():
-    n = 4000
-    groups = np.where(
-        np.arange(n) < 400, "law", np.where(np.arange(n) < 2000, "physics", "biology")
-    )
-    rng = np.random.default_rng(4)
-    right = rng.random(n) >= np.where(groups == "law", 0.2, 0.01)
-    decision = decide(np.full(n, 0.9), right, risk=0.05)
-    assert decision.coverage == 1.0
-    with pytest.warns(
-        GroupRiskWarning, match="clearly broken in 1 of 3 groups. The worst is 'law'"
-    ):
-        rows = risk_by_group(decision.rule, np.full(n, 0.9), right, groups)
-    assert [row.name for row in rows if row.broken] == ["law"]
-    assert rows[0].name == "law"
-    assert rows[0].interval == rate_interval(rows[0].n_errors, 400, 0.95)
-
-
 def test_groups_that_keep_the_rule_are_rarely_called_broken():
     """The true risk in every group is the risk of the rule: at most 5 % of draws may name any
     group.
     """
-    rule, groups = DecisionRule((0.0,), 0.1, 0.95), np.repeat(np.arange(20), 100)
+    accepted, groups = np.ones(2000, bool), np.repeat(np.arange(20), 100)
     rng, named = np.random.default_rng(5), 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GroupRiskWarning)
-        for _ in range(300):
-            rows = risk_by_group(rule, np.full(2000, 0.9), rng.random(2000) >= 0.1, groups)
-            named += any(row.broken for row in rows)
+    for _ in range(300):
+        rows = risk_by_group(accepted, rng.random(2000) >= 0.1, groups, 0.1)
+        named += any(row.broken for row in rows)
     assert 0 < named / 300 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
 
 
 def test_a_broken_group_needs_the_binomial_tail_at_holms_level():
-    rule = DecisionRule((0.0,), 0.1, 0.95)
     tail = [1 - float(chance_of_so_few(k - 1, 100, 0.1)) for k in range(1, 40)]
     fewest = 1 + next(i for i, chance in enumerate(tail) if chance <= 0.05 / 2)
     for errors, broken in ((fewest - 1, False), (fewest, True)):
         right = np.ones(200, bool)
         right[:errors] = False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", GroupRiskWarning)
-            rows = risk_by_group(rule, np.full(200, 0.9), right, np.repeat([0, 1], 100))
+        rows = risk_by_group(np.ones(200, bool), right, np.repeat([0, 1], 100), 0.1)
         assert rows[0].broken is broken
+        assert rows[0].interval == rate_interval(errors, 100, 0.95)
 
 
 def clustered(n_clusters: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import pytest
 
 from recal import TemperatureScaling, Views, load, save
 from recal.decisions import Profile, profile, watch
-from recal.decisions.shift import _distance, _max_t
+from recal.decisions.profiles import _distance, _max_t
 from recal.errors import FileError, InputError, SameRowsWarning
 from tests.problems import looks
 
