@@ -1,50 +1,75 @@
-"""The HTTP service of `recal serve`: scores rows, draws answers to check, takes their grades.
-
-`make` builds the application from settings in the environment, as each worker process does.
-"""
+"""The HTTP service of `recal serve`: scores rows, draws answers to check, takes their grades."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import json
 import logging
 import math
-import os
 import secrets
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from numpy.typing import NDArray
 
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.signals import SignalCalibration
 from recal.checks import Vector
+from recal.collecting.local import apply, job_of
+from recal.collecting.sources import as_source
+from recal.decisions import Profile, WatchResult, watch
 from recal.decisions.cascade import CascadeRule
+from recal.decisions.rule import percentage
 from recal.errors import InputError, RecalError
 from recal.files.paths import Journal
-from recal.files.saved import load
+from recal.reporting.chart import render
+from recal.reporting.charts import course_chart
 from recal.views import Views
 from recal.workflow.auditing import AUDIT_FILE, FolderAudit, audited_rule, timestamp
-from recal.workflow.scoring import Scored, panel_of, score_signals, score_systems, score_views
+from recal.workflow.scoring import (
+    Scored,
+    panel_of,
+    score_probs,
+    score_signals,
+    score_systems,
+    score_views,
+)
 
-VARIABLE = "RECAL_SERVE"
+# The latest rows that are compared with those of the fit. More would notice a change later.
+WINDOW = 1000
 _LOG = logging.getLogger("recal.serving")
 JsonRow = dict[str, Any]
-# What a field of a row must be: an object, a list of numbers, or text.
-_KINDS = {"signals": dict, "answers": dict, "logits": list, "views": dict, "group": str, "id": str}
+# What a field of a row must be.
+_KINDS = {
+    "signals": dict,
+    "answers": dict,
+    "logits": list,
+    "views": dict,
+    "input": str | dict | list,
+    "group": str,
+    "id": str,
+}
 
 
 class Scorer:
     """Reads rows of JSON in the form that a calibration needs, and scores them.
+
+    Parameters
+    ----------
+    calibration : a fitted calibrator, a panel or a cascade
+    model : adapter, optional
+        The model of the fit. Rows then hold its inputs, prepared as those of the fit.
 
     Attributes
     ----------
@@ -53,8 +78,13 @@ class Scorer:
         Whether each row must have the field `group`.
     """
 
-    def __init__(self, calibration: Any) -> None:
-        self.calibration = calibration
+    def __init__(self, calibration: Any, model: Any = None) -> None:
+        self.calibration, self._model = calibration, model
+        self.profile: Profile | None = None
+        profile = getattr(calibration, "profile_", None)
+        # With clusters, the test would need those of the rows.
+        if isinstance(profile, Profile) and profile.clusters is None:
+            self.profile = replace(profile, following=None)  # accuracy would take longer
         rule = getattr(calibration, "decision_", None)
         grouped = hasattr(calibration, "group_offsets_") or bool(rule and rule.groups)
         self.fields: tuple[str, ...] = ("logits", "views")
@@ -66,6 +96,9 @@ class Scorer:
         elif isinstance(calibration, SignalCalibration):
             grouped = calibration.table_.grouped
             self.fields, self._score = ("signals",), self._score_signals
+        elif model is not None:
+            job_of(calibration, model, None, None, None, ())  # refuses what cannot be prepared
+            self.fields, self._score = ("input",), self._score_inputs
         self.needs_group = grouped
         self.fields += ("group",) if grouped else ()
 
@@ -75,7 +108,8 @@ class Scorer:
         for number, row in enumerate(rows):
             is_good = isinstance(row, dict) and needed <= set(row) <= {*self.fields, "id"}
             if not is_good or not all(isinstance(row[name], _KINDS[name]) for name in row):
-                fields = ", ".join(f"{name} ({_KINDS[name].__name__})" for name in self.fields)
+                kinds = {name: getattr(_KINDS[name], "__name__", _KINDS[name]) for name in _KINDS}
+                fields = ", ".join(f"{name} ({kinds[name]})" for name in self.fields)
                 raise InputError(
                     f"Row {number} must be an object with the fields {fields}, of which it needs "
                     f"{' and '.join(sorted(needed))}, and perhaps id (str); got "
@@ -88,7 +122,10 @@ class Scorer:
         table = self.calibration.table_
         names = table.names[: len(table.names) - table.grouped]
         signals = _columns([row["signals"] for row in rows], names)
-        return score_signals(self.calibration, signals, groups)
+        found = score_signals(self.calibration, signals, groups)
+        compared = () if self.profile is None else self.profile.signal_names
+        watched = np.column_stack([found.confidence, *(signals[name] for name in compared)])
+        return replace(found, watched=watched.astype(np.float64))
 
     def _score_panel(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = panel_of(self.calibration).table_
@@ -111,16 +148,56 @@ class Scorer:
             _matrix([row["logits"] for row in rows]),
             {spec: _matrix([row["views"][spec] for row in rows]) for spec in specs},
         )
-        return score_views(self.calibration, views, groups)
+        return replace(score_views(self.calibration, views, groups), watched=views.logits)
+
+    def _score_inputs(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
+        stored = getattr(self.calibration, "preprocessing_", None)
+        source = as_source(_inputs([row["input"] for row in rows], stored))
+        source.groups = groups
+        found = apply(self.calibration, self._model, source, progress=False)
+        scored = score_probs(self.calibration, found.probs, found.confidences, groups)
+        return replace(scored, watched=found.logits)
 
 
-def _columns(given: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return signals by name, one value per row; null is missing, as is a whole row."""
+def _inputs(given: list[Any], stored: Any) -> Any:
+    """Return inputs in the form of those of the fit: a table, texts or an array.
+
+    Pixels from 0 to 255 and from 0 to 1 are not the same to a model, so numbers of another kind or
+    range are refused.
+    """
+    if getattr(stored, "columns", None) is not None:
+        from pandas import DataFrame
+
+        table = DataFrame(_columns(given, stored.columns, "columns")).infer_objects()
+        return table.astype(dict.fromkeys(table.columns[table.isna().all()], float))
+    dtype, shape = getattr(stored, "dtype", None), getattr(stored, "shape", None)
+    if dtype is None and all(isinstance(one, str) for one in given):
+        return given
+    try:
+        array = np.array(given)
+    except ValueError:  # lists of different lengths
+        array = np.array(None)
+    kind = np.dtype(dtype or np.float32)
+    is_right = array.dtype.kind in ("iu" if kind.kind in "iu" else "iufb")
+    if not is_right or (shape is not None and array.shape[1:] != tuple(shape)):
+        numbers = "whole numbers" if kind.kind in "iu" else "numbers"
+        wanted = "all of one shape" if shape is None else f"of the shape {tuple(shape)}"
+        raise InputError(f"Each input must be {numbers} {wanted}, as at the fit ({kind}).")
+    if kind.kind in "iu" and not (array.astype(kind) == array).all():
+        limits = np.iinfo(kind)
+        raise InputError(f"Inputs must be from {limits.min} to {limits.max}, as at the fit.")
+    return array.astype(kind)
+
+
+def _columns(
+    given: Sequence[Any], names: Sequence[str], what: str = "signals"
+) -> dict[str, NDArray[Any]]:
+    """Return columns by name, one value per row; null is missing, as is a whole row."""
     rows = [dict.fromkeys(names) if row is None else row for row in given]
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(row) != set(names):
             raise InputError(
-                f"Row {number}: the signals must be {', '.join(names)}; give null if one is missing."
+                f"Row {number}: the {what} must be {', '.join(names)}; give null if one is missing."
             )
         for name, value in row.items():
             if not isinstance(value, str | int | float | None):
@@ -146,21 +223,22 @@ class Service:
     Parameters
     ----------
     folder : the folder of `recal calibrate`
-    calibration : what scores the rows
+    scorer : how rows are scored
     check_rate : float
         The share of accepted answers that a person is asked to check.
     """
 
-    def __init__(self, folder: Path, calibration: Any, check_rate: float = 0.05) -> None:
+    def __init__(self, folder: Path, scorer: Scorer, check_rate: float = 0.05) -> None:
         if not 0.0 <= check_rate <= 1.0:
             raise InputError(f"must lie in [0, 1], got {check_rate!r}", argument="check_rate")
-        self.scorer, self.check_rate = Scorer(calibration), check_rate
-        self.counts: Counter[str] = Counter()  # of this process, since they were last saved
-        self._saved: Counter[str] = Counter()  # of all processes
+        self.scorer, self.check_rate = scorer, check_rate
+        self.recent: deque[Vector] = deque(maxlen=WINDOW)  # rows of this process
+        self._counts: Counter[str] = Counter()  # of this process, since they were last saved
+        self._hours: dict[str, Counter[str]] = {}  # of all processes, as far as they are saved
         self._rng = np.random.default_rng()
         self._lock = threading.Lock()
         self._journal = Journal(folder / AUDIT_FILE)
-        rule = audited_rule(calibration)
+        rule = audited_rule(scorer.calibration)
         self.audit = None if rule is None else FolderAudit(folder, rule, below=0.0)
         self.key = "" if self.audit is None else self.audit.key
 
@@ -170,9 +248,11 @@ class Service:
         scored = self.scorer(rows)
         with self._lock:
             checks = self._draw(scored, rows)
-            self.counts.update({"answers": len(rows), "requests": 1})
-            self.counts["accepted"] += int(scored.accepted.sum())
-            self.counts["microseconds"] += round(1e6 * (time.perf_counter() - begin))
+            if scored.watched is not None:
+                self.recent.extend(scored.watched)
+            self._counts.update({"answers": len(rows), "requests": 1})
+            self._counts["accepted"] += int(scored.accepted.sum())
+            self._counts["microseconds"] += round(1e6 * (time.perf_counter() - begin))
         own = None if scored.answers is None else scored.answers.tolist()
         answers = []
         for place, row in enumerate(rows):
@@ -209,49 +289,112 @@ class Service:
             self.audit.refresh()  # another process may have drawn these answers
             used = {name: right for name, right in grades.items() if self.audit.knows(name)}
             added = self.audit.add(used)
-            self.counts["grades"] += added
+            self._counts["grades"] += added
         return {"added": added, "unused": len(grades) - len(used), **self.state()}
+
+    def count(self, what: str) -> None:
+        """Count a request that was not answered."""
+        with self._lock:
+            self._counts[what] += 1
 
     def state(self) -> dict[str, Any]:
         """Return what the audit says now."""
         if self.audit is None:
             return {}
-        self.audit.refresh()
-        return {"rule": self.key, **self.audit.facts()}
+        with self._lock:
+            self.audit.refresh()
+            return {"rule": self.key, **self.audit.facts()}
 
     def totals(self) -> Counter[str]:
         """Save new counts in the journal; return those of all processes that served this rule."""
         with self._lock:
-            new, self.counts = self.counts, Counter()
+            new, self._counts = self._counts, Counter()
             if new:
                 served = {"kind": "served", "rule": self.key, "time": timestamp(), **new}
                 self._journal.append(served, sync=False)
             for record in self._journal.read():
                 if record.get("kind") == "served" and record.get("rule") == self.key:
-                    self._saved.update({key: n for key, n in record.items() if isinstance(n, int)})
-            return self._saved.copy()
+                    hour = self._hours.setdefault(str(record.get("time", ""))[:13], Counter())
+                    hour.update({key: n for key, n in record.items() if isinstance(n, int)})
+            return sum(self._hours.values(), Counter())
+
+    def drift(self) -> WatchResult | None:
+        """Compare the latest rows of this process with those of the fit, if there are 50 or more."""
+        profile = self.scorer.profile
+        if profile is None or len(self.recent) < 50:
+            return None
+        with self._lock:
+            rows = np.array(self.recent)
+        signals = dict(zip(profile.signal_names, rows[:, 1:].T))
+        batch = rows[:, 0] if profile.graded else rows
+        return watch(profile, batch, signals=signals, permutations=199)
 
     def metrics(self) -> str:
-        """Return counts and the state of the audit in the text format of Prometheus."""
-        counts, state = self.totals(), self.state()
+        """Return counts, the state of the audit and drift in the text format of Prometheus."""
+        counts, state, drift = self.totals(), self.state(), self.drift()
         found = {
             f"{name}_total": ("counter", float(counts[name]))
-            for name in ("requests", "answers", "accepted", "grades", "refused", "failed")
+            for name in ("answers", "accepted", "grades", "refused", "failed")
         }
-        found["seconds_total"] = ("counter", counts["microseconds"] / 1e6)
         if state:
             found |= {
+                "accepted_share": ("gauge", counts["accepted"] / max(counts["answers"], 1)),
                 "audited_error": ("gauge", math.nan if state["error"] is None else state["error"]),
                 "audited_error_low": ("gauge", state["interval"][0]),
                 "audited_error_high": ("gauge", state["interval"][1]),
                 "promised_risk": ("gauge", state["risk"]),
                 "promise_refuted": ("gauge", state["alarm"]),
             }
-        lines = (
+        if drift is not None:
+            found["drift_rows"] = ("gauge", drift.n_samples)
+            found["drift_p_value"] = ("gauge", drift.p_value)
+        lines = [
             f"# TYPE recal_{name} {kind}\nrecal_{name} {value:.10g}\n"
             for name, (kind, value) in found.items()
-        )
+        ]
+        lines.append("# TYPE recal_latency_seconds summary\n")
+        lines.append(f"recal_latency_seconds_sum {counts['microseconds'] / 1e6:.10g}\n")
+        lines.append(f"recal_latency_seconds_count {counts['requests']}\n")
         return "".join(lines)
+
+    def page(self) -> str:
+        """Return the status page: the state of the audit in words, and its course so far."""
+        counts, drift = self.totals(), self.drift()
+        facts = {"Answers": f"{counts['answers']:,}"}
+        if drift is not None:
+            chance = f"A false alarm has a probability of {drift.alpha:.0%} at each look."
+            facts["Inputs"] = f"{drift.test_message} {chance}"
+        shown: dict[str, Any] = {"facts": facts, "comparison": None, "charts": [], "alarm": False}
+        if self.audit is None:
+            title = "This calibration has no rule, so no answer is accepted."
+            return render("status.html", title=title, **shown)
+        with self._lock:
+            self.audit.refresh()
+            audit = self.audit.audit
+            title, shown["alarm"] = str(audit), audit.alarm
+            hours = [(at, one) for at, one in sorted(self._hours.items()) if at and one["answers"]]
+            graded = [(one.weight, wrong) for one, wrong in audit.graded if one.accepted]
+        if audit.alarm:
+            title += (
+                " Stop automating. Write a stricter rule with recal audit FOLDER --update (for a "
+                "cascade: recal calibrate), and start the service again."
+            )
+        share = counts["accepted"] / max(counts["answers"], 1)
+        facts["Answers"] += f", of which {counts['accepted']:,} ({share:.1%}) were accepted"
+        facts["Rule"] = self.key
+        times = [f"{at[:10]} {at[11:]}:00" for at, _ in hours]
+        shares = np.array([one["accepted"] / one["answers"] for _, one in hours])
+        weights, wrong = np.array(graded, np.float64).reshape(-1, 2).T
+        errors = np.cumsum(weights * wrong) / np.cumsum(weights)
+        some = np.linspace(0, len(errors) - 1, min(len(errors), 200)).astype(np.intp)
+        by_hour = f"by hour (UTC), {times[0]} to {times[-1]}" if times else "no answers yet"
+        by_grade = f"grades 1 to {len(errors):,}" if graded else "no grades yet"
+        by_grade += f" (dotted: at most {percentage(audit.rule.risk)})"
+        shown["charts"] = [
+            course_chart("share of answers accepted", by_hour, shares),
+            course_chart("errors among checked answers", by_grade, errors[some], audit.rule.risk),
+        ]
+        return render("status.html", title=title, **shown)
 
 
 class _Refusal(Exception):
@@ -259,19 +402,6 @@ class _Refusal(Exception):
 
     def __init__(self, status: int, problem: str) -> None:
         self.status, self.problem = status, problem
-
-
-def make() -> FastAPI:
-    """Return the application that the environment describes."""
-    settings = json.loads(os.environ[VARIABLE])
-    limits = {name: settings[name] for name in ("max_bytes", "max_rows")}
-    return make_app(make_service(settings), **limits, token=os.environ.get("RECAL_TOKEN"))
-
-
-def make_service(settings: dict[str, Any]) -> Service:
-    """Return the service; errors in the settings are raised here."""
-    file = Path(settings["file"])
-    return Service(file.parent, load(file), settings["check_rate"])
 
 
 def make_app(
@@ -282,7 +412,7 @@ def make_app(
     token: str | None = None,
     seconds_between_counts: float = 5.0,
 ) -> FastAPI:
-    """Return the application: POST /answers and /grades, GET /metrics, /healthz and /status.
+    """Return the application: POST /answers and /grades, GET /, /status, /metrics and /healthz.
 
     A request has at most `max_bytes` and `max_rows`, and must bring the token if there is one.
     """
@@ -300,9 +430,15 @@ def make_app(
         service.totals()
 
     async def check_token(request: Request) -> None:
-        given = request.headers.get("authorization", "")
-        is_open = token is None or request.url.path == "/healthz"
-        if not is_open and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        if token is None or request.url.path == "/healthz":
+            return
+        how, _, given = request.headers.get("authorization", "").partition(" ")
+        if how.lower() == "basic":  # a browser sends the token as a password
+            try:
+                given = base64.b64decode(given).decode().partition(":")[2]
+            except ValueError:
+                given = ""
+        if not hmac.compare_digest(given.encode(), token.encode()):
             raise _Refusal(401, "send the header Authorization: Bearer TOKEN")
 
     app = FastAPI(
@@ -316,14 +452,15 @@ def make_app(
 
     @app.exception_handler(_Refusal)
     async def refuse(_: Request, refusal: Any) -> Any:
-        service.counts["refused"] += 1
-        return JSONResponse({"error": refusal.problem}, status_code=refusal.status)
+        service.count("refused")
+        asks = {"WWW-Authenticate": 'Basic realm="recal"'} if refusal.status == 401 else None
+        return JSONResponse({"error": refusal.problem}, refusal.status, asks)
 
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> Any:
         """Never tell a client more than one sentence about an error."""
         _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        service.counts["failed"] += 1
+        service.count("failed")
         return JSONResponse({"error": "internal error; see the log of the service"}, 500)
 
     async def read(request: Request) -> Any:
@@ -371,12 +508,18 @@ def make_app(
     async def healthz() -> Any:
         return {"status": "ok", "fields": service.scorer.fields, "rule": service.key}
 
+    # These are run in threads, because a comparison with the fit takes a while.
+
     @app.get("/metrics")
-    async def metrics() -> Any:
+    def metrics() -> Any:
         return PlainTextResponse(service.metrics())
 
     @app.get("/status")
-    async def status() -> Any:
+    def status() -> Any:
         return {**service.state(), "counts": service.totals()}
+
+    @app.get("/")
+    def page() -> Any:
+        return HTMLResponse(service.page())
 
     return app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import signal
 import socket
@@ -19,16 +20,20 @@ from recal import (
     PanelCalibration,
     SignalCalibration,
     TemperatureScaling,
+    collect,
     plan_cascade,
+    profile,
     save,
 )
 from recal.cli.serve import listen
+from recal.collecting import apply
+from recal.collecting.models import as_model
 from recal.errors import InputError
 from tests.problems import asked, rows_of, views
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
-from recal.serving import Service, make_app  # noqa: E402 - needs fastapi
+from recal.serving import Scorer, Service, make_app  # noqa: E402 - needs fastapi
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def signals(tmp_path):
 
 
 def client(tmp_path, calibrator, check_rate: float = 1.0, **limits):
-    service = Service(tmp_path, calibrator, check_rate)
+    service = Service(tmp_path, Scorer(calibrator), check_rate)
     transport = httpx.ASGITransport(make_app(service, **limits), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://service")
 
@@ -80,7 +85,11 @@ async def test_rows_of_signals_are_scored_and_grades_feed_the_audit(tmp_path, si
     metrics = (await http.get("/metrics")).text
     assert "recal_answers_total 3" in metrics
     assert "recal_promise_refuted 0" in metrics
+    assert "recal_latency_seconds_count 2" in metrics
     assert (await http.get("/healthz")).json()["status"] == "ok"
+    page = (await http.get("/")).text
+    assert "2 (66.7%) were accepted" in page
+    assert page.count("<svg") == 2
 
 
 @told
@@ -89,6 +98,7 @@ async def test_wrong_grades_refute_the_promise(tmp_path, signals):
     _, rows = await ask(http, "/answers", [{"signals": {"stated": 0.95}}] * 60)
     _, found = await ask(http, "/grades", [{"id": row["id"], "right": False} for row in rows])
     assert found["alarm"]
+    assert "Stop automating" in (await http.get("/")).text
     # Another process that serves the same folder knows it, too.
     status = (await client(tmp_path, signals).get("/status")).json()
     assert status["alarm"]
@@ -102,6 +112,7 @@ async def test_logits_and_panels_are_scored(tmp_path):
     _, one = await ask(client(tmp_path, calibrator), "/answers", {"logits": [9.0, 0.0, 0.0]})
     assert one["answer"] == "a"
     assert "accepted" not in one
+    assert "no rule" in (await client(tmp_path, calibrator).get("/")).text
     _, one = await ask(
         client(tmp_path, panel), "/answers", {"answers": {"large": "A", "small": "A"}}
     )
@@ -143,6 +154,85 @@ async def test_a_token_is_needed_where_one_is_set(tmp_path, signals):
     assert (await http.get("/healthz")).status_code == 200
     headers = {"Authorization": "Bearer secret"}
     assert (await http.get("/metrics", headers=headers)).status_code == 200
+    # A browser asks for a password, and sends it.
+    asked = await http.get("/", headers={"Authorization": "Basic broken"})
+    assert "Basic" in asked.headers["WWW-Authenticate"]
+    assert (await http.get("/", auth=("", "wrong"))).status_code == 401
+    assert (await http.get("/", auth=("", "secret"))).status_code == 200
+
+
+@told
+@pytest.mark.parametrize("graded", [True, False])
+async def test_rows_unlike_those_of_the_fit_are_told(tmp_path, signals, graded):
+    held_out = views(500, noise=0.5)
+    calibrator = TemperatureScaling().fit(held_out)
+    calibrator.profile_ = profile(held_out)
+    rows = [{"logits": row.tolist()} for row in held_out.logits[:200] / 9]
+    if graded:
+        stated = np.random.default_rng(1).uniform(0.5, 1.0, 500)
+        kept = signals.predict_confidence({"stated": stated})
+        calibrator, signals.profile_ = signals, profile(kept, signals={"stated": stated})
+        rows = [{"signals": {"stated": value}} for value in [None, *stated[:150] / 2]]
+    http = client(tmp_path, calibrator)
+    assert "drift" not in (await http.get("/metrics")).text
+    assert (await ask(http, "/answers", rows))[0] == 200
+    metrics = (await http.get("/metrics")).text
+    assert f"recal_drift_rows {len(rows)}\n" in metrics
+    assert "recal_drift_p_value 0.005\n" in metrics
+    assert "differ from those of the fit" in (await http.get("/")).text
+
+
+def means(batch):
+    pixels = np.asarray(batch, float).reshape(len(batch), -1)
+    return np.stack([pixels.mean(axis=1) / 30, pixels[:, 0] / 30], axis=1)
+
+
+def by_columns(frame):
+    numbers = frame[["b", "a"]].fillna(0.0).to_numpy()
+    return np.column_stack([numbers.sum(axis=1), 2.0 * (frame["word"] == "x")])
+
+
+def lengths(texts):
+    return np.array([[len(text), 4.0] for text in texts])
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (60, 2, 2), dtype=np.uint8)
+TABLE = {"a": np.arange(60) / 30, "b": np.arange(60) % 7, "word": ["x", "01", "y"] * 20}
+BLANK = {"a": None, "b": 3, "word": "01"}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "rows", "wrong"),
+    [
+        (
+            means,
+            PIXELS,
+            PIXELS[:3].tolist(),
+            [[[0.5, 1.0], [0, 1]], [[0, 256], [0, 1]], [[-1, 0], [0, 1]], [[0, 1]], [0, [1]], "a"],
+        ),
+        (means, PIXELS / 255, (PIXELS[:3] // 9).tolist(), [[0], "a", {"a": 1}]),
+        (by_columns, TABLE, [{"a": 1.5, "b": 2, "word": "x"}, BLANK], [{"a": 1}, "a", [1, 2, 3]]),
+        (by_columns, TABLE, [BLANK], [{**BLANK, "label": 1}]),
+        (lengths, ["one", "three"] * 30, ["four", "eleven"], [{"text": "a"}, ["a"], None]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
+def test_inputs_are_prepared_as_at_the_fit(model, inputs, rows, wrong):
+    if isinstance(inputs, dict):
+        pandas = pytest.importorskip("pandas")
+        inputs, new = pandas.DataFrame(inputs), pandas.DataFrame(rows).astype({"a": float})
+    else:
+        new = np.array(rows, dtype=inputs.dtype) if hasattr(inputs, "dtype") else rows
+    held_out = collect(model, inputs, None, labels=np.arange(60) % 2, preflight=False)
+    calibrator = TemperatureScaling().fit(held_out)
+    expected = apply(calibrator, model, new, progress=False)
+    scorer = Scorer(calibrator, as_model(model))
+    found = scorer([{"input": row} for row in rows])
+    np.testing.assert_array_equal(found.confidence, expected.confidences)
+    np.testing.assert_array_equal(found.answers, expected.probs.argmax(axis=1))
+    for one in wrong:
+        with pytest.raises(InputError):
+            scorer([{"input": one}])
 
 
 @told
@@ -181,6 +271,9 @@ async def test_a_cascade_says_what_to_do_next(tmp_path):
 async def test_processes_share_counts_and_ids(tmp_path, signals):
     one, other = client(tmp_path, signals), client(tmp_path, signals)
     row = {"signals": {"stated": 0.95}, "id": "q1"}
+    record = {"kind": "served", "rule": (await one.get("/healthz")).json()["rule"], "failed": 1}
+    # Somebody else wrote a record without a time.
+    (tmp_path / "audit.jsonl").write_text(json.dumps(record) + "\n")
     for http in (one, other):
         _, found = await ask(http, "/answers", row)
         assert (await http.get("/metrics")).status_code == 200
@@ -188,6 +281,7 @@ async def test_processes_share_counts_and_ids(tmp_path, signals):
     assert found["id"] != "q1", "two answers never share a grade"
     assert "recal_answers_total 2" in (await other.get("/metrics")).text
     assert (await one.get("/status")).json()["counts"]["accepted"] == 2
+    assert (await one.get("/")).status_code == 200
 
 
 @told

@@ -305,10 +305,13 @@ class Inputs:
 
         return Normalize(**values) if values else None
 
-    def open_model(self, stored: Any = None) -> Any:
-        """Return the adapter of the model. `stored` is the preprocessing of a calibration."""
+    def open_model(self, stored: Any = None, *, refuse: bool = False) -> Any:
+        """Return the adapter of the model. `stored` is the preprocessing of a calibration.
+
+        If that was fitted for another model, refuse it or print a warning.
+        """
         from recal.collecting.models import as_model, import_model
-        from recal.transforms.preprocessing import match_outputs
+        from recal.transforms.preprocessing import check_model, match_outputs
 
         assert self.model is not None
         outputs: Any = self.outputs  # checked where it is used
@@ -322,6 +325,8 @@ class Inputs:
             raise error.at(f"--model {self.model}") from None
         if self.device is not None and not hasattr(adapter, "requested"):
             raise InputError(f"--device applies to torch models only, and {self.model} is not one.")
+        if stored is not None:
+            check_model(stored, adapter.fingerprint(), refuse=refuse)
         return adapter
 
     def open_data(self, model: Any, stored: Any = None) -> Any:
@@ -347,15 +352,9 @@ class Inputs:
     def open_as_fitted(
         self, calibrator: Any, *, refuse: bool = False
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Return the model, the inputs, and how to run them, prepared as they were for the fit.
-
-        If the calibration was fitted for another model, refuse it or print a warning.
-        """
-        from recal.transforms.preprocessing import check_model
-
+        """Return the model, the inputs, and how to run them, prepared as they were for the fit."""
         stored = getattr(calibrator, "preprocessing_", None)
-        model = self.open_model(stored)
-        check_model(stored, model.fingerprint(), refuse=refuse)
+        model = self.open_model(stored, refuse=refuse)
         return model, self.open_data(model, stored), self.running(stored)
 
     def open_labelled_data(self, model: Any) -> Any:

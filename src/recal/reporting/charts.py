@@ -23,6 +23,7 @@ from recal.reporting.chart import (
     Dots,
     Line,
     Mark,
+    Points,
     Ticks,
     percent,
     percent_tick,
@@ -126,6 +127,21 @@ def automation_chart(curves: Mapping[str, tuple[str, RiskCurve]]) -> Chart:
     y = Axis(0, 1, "share accepted", FIFTHS_PERCENT)
     keys = {key: method for key, (method, _) in curves.items()}
     return Chart("Share automated by risk", x, y, marks, keys, height=320)
+
+
+def course_chart(title: str, label: str, shares: Points, limit: float = 0.0) -> Chart:
+    """Shares one after the other, and their limit as a dashed line."""
+    places = np.arange(len(shares))
+    high = max([2 * limit, *shares]) if limit else 1.0
+    last = max(len(shares) - 1, 1)
+    marks: list[Mark] = [
+        Line(places, shares, "curve after"),
+        Dots(places[-1:], shares[-1:], "dot after"),
+    ]
+    if limit:
+        marks.append(Line((0, last), (limit, limit), "cursor", f"at most {percent(limit)}"))
+    y = Axis(0, high, title, _at(ticks(0, high), percent_tick))
+    return Chart(title, Axis(0, last, label), y, marks, height=260)
 
 
 def slice_chart(parts: Mapping[str, Slices]) -> Chart:

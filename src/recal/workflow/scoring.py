@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.signals import SignalCalibration
-from recal.checks import Flags, Vector
+from recal.checks import Flags, Floats, Vector
 from recal.decisions.cascade import CascadeRule
 from recal.errors import InputError
 from recal.files.probabilities import Probabilities
@@ -40,12 +40,14 @@ class Scored:
     accepted : (n_rows,); nothing is accepted without a rule
     answers : the predicted class or answer; None if the system's own answer is scored
     next : for a cascade, "accept", "review" or the system to ask
+    watched : logits, or confidences and signals, which `recal.watch` compares with those of the fit
     """
 
     confidence: Vector
     accepted: Flags
     answers: NDArray[Any] | None = None
     next: NDArray[Any] | None = None
+    watched: Floats | None = None
 
 
 def panel_of(calibration: Systems) -> PanelCalibration:
@@ -63,6 +65,11 @@ def score_views(calibrator: Any, views: Views, groups: Any) -> Scored:
     """Score the predictions of a model by its logits."""
     by = groups if hasattr(calibrator, "group_offsets_") else None
     probs, confidence = calibrator.predict_both(views, by)
+    return score_probs(calibrator, probs, confidence, groups)
+
+
+def score_probs(calibrator: Any, probs: Any, confidence: Any, groups: Any) -> Scored:
+    """Score the predictions of a model by their calibrated probabilities."""
     accepted = _accepted(calibrator, probs, confidence, groups)
     return Scored(confidence, accepted, calibrator.classes_[probs.argmax(axis=1)])
 

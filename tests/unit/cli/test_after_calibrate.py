@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from recal.cli.app import run
+from recal.cli.serve import make_service
 from recal.files.tables import read_table
 
 pytest.importorskip("pandas")  # models read their tables with it
@@ -62,6 +63,19 @@ def test_a_calibration_of_another_model_needs_force(capsys):
     assert "fitted for another model" in shown
     assert "--force" in shown
     assert run([*command, "--force"]) == 0
+
+
+def test_a_service_runs_the_model_of_the_fit(capsys):
+    pytest.importorskip("fastapi")
+    assert run(shlex.split("serve out --model after_models:other --port 0")) == 2
+    shown = capsys.readouterr().err
+    assert "fitted for another model" in shown
+    assert "--force" in shown
+    settings = {"folder": "out", "force": False, "check_rate": 1.0}
+    service = make_service({**settings, "inputs": {"model": "after_models:net"}})
+    rows = [{"input": {"b": b, "a": a}} for a, b in ((4, 0), (0.0, 4))]
+    found = service.answer(rows)
+    assert [(one["answer"], one["accepted"]) for one in found] == [(0, True), (1, True)]
 
 
 def test_apply_ends_with_a_line_where_inputs_have_shifted(capsys):
