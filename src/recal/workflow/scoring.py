@@ -7,6 +7,7 @@ says about a row is the same, whether the rows come from a table, from a request
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,5 +202,13 @@ def _score_questions(calibration: Systems, folder: Path, table: Table) -> tuple[
         done = dict.fromkeys(("accept", "review"), len(order))
         told = np.array([(order | done).get(one, 0) for one in table["next"].tolist()])
         asked = np.maximum(asked, np.minimum(told, asked.max(initial=0)))
+        refused = (asked > rows.asked) & np.isin(table["next"].astype(str), list(order))
+        if refused.any():
+            warnings.warn(
+                "Rows without an answer of the system that `next` names count as refusals: "
+                f"{refused.sum():,}. If it was not asked yet, clear `next` there and apply again.",
+                UserWarning,
+                stacklevel=2,
+            )
     found = score_systems(calibration, answers, signals, groups, asked)
     return found, panel.fitted_questions(rows)

@@ -86,7 +86,7 @@ def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
     assert typed("audit out --update") == 2
 
 
-def test_a_cascade_goes_past_systems_that_refuse(place):
+def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
     rng = np.random.default_rng(2)
     for name in ("graded.csv", "new.csv"):
         table = dict(read_table(place / name))
@@ -112,6 +112,16 @@ def test_a_cascade_goes_past_systems_that_refuse(place):
     third = apply()
     assert set(third["next"]) <= {"accept", "review"}
     assert (apply()["next"] == third["next"]).all()
+    # A row that was not asked yet looks like a refusal, until its `next` is cleared.
+    later = np.arange(400) >= 200
+    partly = second.assign(large_answer=np.where(later, "", second["large_answer"]))
+    partly.to_csv("table.csv", index=False)
+    capsys.readouterr()
+    assert "ask large" not in set(apply()["next"])
+    assert f"refusals: {(partly['large_answer'] == '').sum()}." in capsys.readouterr().err
+    partly.assign(next=np.where(later, "", "ask large")).to_csv("table.csv", index=False)
+    waiting = apply()["next"].str.startswith("ask")
+    assert (waiting == later).all()
 
 
 def test_right_answers_among_the_systems_are_refused_by_name(place, capsys):
