@@ -51,7 +51,13 @@ class SystemColumns:
 def cascade_facts(rule: CascadeRule) -> dict[str, Any]:
     """Return a cascade as plain values for JSON."""
     names = ("systems", "promise", "share", "cost", "total_cost")
-    return {name: getattr(rule, name) for name in names}
+    shares = zip(rule.others, rule.other_shares.tolist(), rule.other_costs.tolist())
+    columns = ("cost", "share", "expected_error")
+    return {
+        **{name: getattr(rule, name) for name in names},
+        "curve": [dict(zip(columns, point)) for point in rule.curve.tolist()],
+        "others": {name: {"share": share, "cost": cost} for name, share, cost in shares},
+    }
 
 
 def calibrate_panel(

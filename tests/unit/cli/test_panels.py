@@ -63,7 +63,11 @@ def test_two_commands_automate_answers_of_several_systems(place, capsys):
 
 
 def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
-    assert typed(f"{GRADED} {SYSTEMS} {COSTS}") == 0
+    cascade = answer(capsys, f"{GRADED} {SYSTEMS} {COSTS}")["cascade"]
+    assert list(cascade["others"]) == ["all systems", "small alone", "large alone"]
+    shares = [point["share"] for point in cascade["curve"]]
+    assert cascade["curve"][-1]["cost"] > cascade["curve"][0]["cost"]
+    assert shares[-1] > shares[0]
     write(place / "first.csv", 400, 1, later=False)
     assert typed("apply out first.csv --out answers.csv") == 0
     first = read_table(place / "answers.csv")
