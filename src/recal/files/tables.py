@@ -275,7 +275,10 @@ def _decoded_bytes(path: Path, metadata: Any) -> int:
         column = metadata.schema.column(place)
         if column.max_repetition_level or "." in column.path:
             name = column.path.split(".")[0]
-            raise FileError(f"{path}: the column {name!r} is nested; one value per row is needed.")
+            raise FileError(
+                f"{path}: the column {name!r} is nested; one value per row is needed. Write lists, "
+                "such as several answers of one system, to a .jsonl file."
+            )
         # A column of texts stores one number of eight bytes per row, and each text once.
         total += metadata.num_rows * max(8, column.length or 0)
     for group in range(metadata.num_row_groups):

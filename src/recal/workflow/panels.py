@@ -5,8 +5,10 @@ The summary in the folder says which column has the answer of which system.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from recal.calibrators.panel import PanelCalibration
 from recal.calibrators.panel_answers import Match, normalised
-from recal.checks import Flags
+from recal.checks import Flags, as_objects
 from recal.clusters import some_rows
 from recal.decisions.cascade import CascadeRule, plan_cascade
 from recal.errors import FileError, InputError
@@ -231,4 +233,15 @@ def read_questions(
     words = {} if fitted is None else dict(zip(fitted.names, map(bool, fitted.levels)))
     categories = {name.partition(": ")[2]: is_word for name, is_word in words.items()}
     answers, signals = read_systems(table, systems, categories)
+    for name, count in zip(panel.table_.systems, panel.table_.samples):
+        if count > 1 and name in answers:
+            answers[name] = as_objects(map(_samples_of, answers[name]))
     return answers, signals, None if group is None else table[group]
+
+
+def _samples_of(cell: Any) -> Any:
+    """Return several answers as a list, which a .csv file holds as JSON."""
+    with suppress(TypeError, ValueError):
+        found = json.loads(cell)
+        return found if isinstance(found, list) else cell
+    return cell

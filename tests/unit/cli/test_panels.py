@@ -128,6 +128,21 @@ def test_a_cascade_goes_past_systems_that_refuse(place, capsys):
     assert (waiting == later).all()
 
 
+def test_several_answers_of_a_system_stay_apart_in_a_csv_file(place):
+    rng = np.random.default_rng(3)
+    rows = []
+    for key in rng.choice(list("ABCDE"), 600):
+        votes = np.where(rng.random(4) < 0.6, key, rng.choice(list("ABCDE"), 4))
+        rows.append({"key": key, "a": votes[: rng.integers(1, 5)].tolist(), "b": str(votes[3])})
+    pandas.DataFrame(rows).to_json("lists.jsonl", orient="records", lines=True)
+    systems = "--truth key --system a=a --system b=b --risk 0.2"
+    assert typed(f"calibrate lists.jsonl {systems} --out out") == 0
+    assert typed("apply out lists.jsonl --out first.csv") == 0
+    assert typed("apply out first.csv --out again.csv") == 0
+    first, again = (read_table(place / f"{name}.csv") for name in ("first", "again"))
+    assert first["confidence"].tolist() == again["confidence"].tolist()
+
+
 def test_right_answers_among_the_systems_are_refused_by_name(place, capsys):
     assert typed(f"{GRADED} {SYSTEMS} --system cheat=key") == 2
     assert "cheat" in capsys.readouterr().err
