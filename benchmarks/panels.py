@@ -133,16 +133,9 @@ def cascade_part(panel: Panel, review_cost: float, risk: float) -> list[str]:
             answers, signals = panel.read(systems, fit)
             fitted = PanelCalibration().fit(answers, panel.truth[fit], signals)
             answers, signals = panel.read(systems, labelled)
-            rule = plan_cascade(
-                fitted,
-                answers,
-                panel.truth[labelled],
-                signals,
-                costs=prices.tolist(),
-                review_cost=review_cost,
-                risk=risk,
-                guarantee=promise,
-            )
+            how = {"costs": prices.tolist(), "review_cost": review_cost, "risk": risk}
+            truth = panel.truth[labelled]
+            rule = plan_cascade(fitted, answers, truth, signals, **how, guarantee=promise)
             outcome = rule.apply(*panel.read(systems, test))
             accepted = outcome.next == "accept"
             wrong = outcome.answer != panel.truth[test]
@@ -250,11 +243,8 @@ def network_part(n_draws: int = 3) -> list[str]:
         y = digits[test]
         for name, one in logits.items():
             scaled = TemperatureScaling().fit(one[fit], digits[fit])
-            keep(
-                f"{name} alone",
-                scaled.predict_confidence(one[test]),
-                scaled.predict(one[test]) == y,
-            )
+            right = scaled.predict(one[test]) == y
+            keep(f"{name} alone", scaled.predict_confidence(one[test]), right)
         stacked = AutoCalibration(answers="free").fit(views(fit), digits[fit])
         both = stacked.predict_both(views(test))
         keep("all three as views", both[1], both[0].argmax(axis=1) == y)
@@ -263,16 +253,8 @@ def network_part(n_draws: int = 3) -> list[str]:
         picked, confidence = fitted.predict_both(*table(test))
         keep("all three as a panel", confidence, picked == y)
         answers, signals = table(labelled)
-        rule = plan_cascade(
-            fitted,
-            answers,
-            digits[labelled],
-            signals,
-            costs=[1.0, 10.0, 100.0],
-            review_cost=1000.0,
-            risk=0.02,
-            guarantee="average",
-        )
+        how = {"costs": [1.0, 10.0, 100.0], "review_cost": 1000.0, "guarantee": "average"}
+        rule = plan_cascade(fitted, answers, digits[labelled], signals, **how, risk=0.02)
         outcome = rule.apply(*table(test))
         accepted = outcome.next == "accept"
         error = float((outcome.answer != y)[accepted].mean())

@@ -28,14 +28,7 @@ import recal
 from recal import Views, calibrators
 from recal.export import export_calibration
 
-_NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+_NO_CODE = ["COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"]
 _SLOW = ("gp", "ms-odir", "dir-odir")
 # Options that make slow methods fast, and variants whose code differs.
 _OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -54,13 +47,11 @@ def code_lines(path: Path) -> int:
     text = path.read_text()
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _NO_CODE:
+        if tokenize.tok_name[token.type] not in _NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        has_docstring = isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        )
-        if has_docstring and ast.get_docstring(node, clean=False) is not None:
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]
             lines -= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     return len(lines)
@@ -112,9 +103,8 @@ def print_walks() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 5, 1000)
     logits = 3 * (np.eye(5)[y] + rng.normal(0, 0.7, (1000, 5)))
-    ts, auto = (
-        method.fit(logits, y) for method in (recal.TemperatureScaling(), recal.AutoCalibration())
-    )
+    ts = recal.TemperatureScaling().fit(logits, y)
+    auto = recal.AutoCalibration().fit(logits, y)
     halves = [Views(logits[half], labels=y[half]) for half in (slice(500), slice(500, None))]
     comparison = recal.compare(["ts", "auto"], *halves, bootstrap=50)
     with tempfile.TemporaryDirectory() as folder:
@@ -123,9 +113,7 @@ def print_walks() -> None:
             "fit auto": lambda: recal.AutoCalibration().fit(logits, y),
             "predict one row, ts": lambda: ts.predict_proba(logits[:1]),
             "predict one row, auto": lambda: auto.predict_proba(logits[:1]),
-            "export auto": lambda: export_calibration(
-                auto, Path(folder) / "auto.onnx", n_classes=5
-            ),
+            "export auto": lambda: export_calibration(auto, f"{folder}/auto.onnx", n_classes=5),
             "report": lambda: recal.report(comparison, Path(folder) / "report.html"),
         }
         print(f"{'':22} calls switches modules")
@@ -143,26 +131,19 @@ def cases() -> Iterator[tuple[str, Views, Views]]:
         ("few", 40, 50, 3, 1, 3.0),
         ("k40", 800, 300, 40, 1, 6.0),
     ):
-        yield (
-            name,
-            *(_views(n, n_classes, n_views, scale, seed) for seed, n in enumerate((n_fit, n_test))),
-        )
+        kind = n_classes, n_views, scale
+        yield name, _views(n_fit, *kind, seed=0), _views(n_test, *kind, seed=1)
 
 
 def _views(n: int, n_classes: int, n_views: int, scale: float, seed: int) -> Views:
     rng = np.random.default_rng([seed, n_classes])
     y = rng.integers(0, n_classes, n)
     evidence = 2.0 * np.eye(n_classes)[y] + rng.normal(size=(n, n_classes))
-    others = {
-        f"zoom:0.{3 + i}": scale
-        * ((0.9 - 0.1 * i) * evidence + 0.5 * rng.normal(size=evidence.shape))
-        for i in range(n_views)
-    }
-    return Views(
-        (scale * evidence).astype(np.float32),
-        {k: v.astype(np.float32) for k, v in others.items()},
-        labels=y,
-    )
+    others = {}
+    for i in range(n_views):
+        view = (0.9 - 0.1 * i) * evidence + 0.5 * rng.normal(size=evidence.shape)
+        others[f"zoom:0.{3 + i}"] = (scale * view).astype(np.float32)
+    return Views((scale * evidence).astype(np.float32), others, labels=y)
 
 
 def predictions() -> dict[str, np.ndarray]:
@@ -175,18 +156,14 @@ def predictions() -> dict[str, np.ndarray]:
             if name in _SLOW and case in ("long", "k40"):
                 continue
             method = getattr(calibrators, class_name)
-            answers = (
-                [{"answers": kind} for kind in ("kept", "free")]
-                if "answers" in method.parameter_names()
-                else [{}]
-            )
+            chosen = "answers" in method.parameter_names()
+            answers = [{"answers": kind} for kind in ("kept", "free")] if chosen else [{}]
             for options in [one | other for one in _OPTIONS.get(name, [{}]) for other in answers]:
                 key = f"{case} {name} {sorted(options.items())}"
                 try:
                     calibrator = method(**options).fit(train)
-                    arrays[f"{key} probabilities"], arrays[f"{key} confidences"] = (
-                        calibrator.predict_both(test)
-                    )
+                    probs, confidences = calibrator.predict_both(test)
+                    arrays |= {f"{key} probabilities": probs, f"{key} confidences": confidences}
                     arrays[f"{key} predictions"] = calibrator.predict(test)
                     arrays[f"{key} one row"] = calibrator.predict_proba(test[:1])
                 except recal.errors.RecalError as error:

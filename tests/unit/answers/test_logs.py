@@ -193,10 +193,8 @@ def test_tables_with_one_column_per_option(tmp_path, kind):
 
 def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path):
     plain = {"id": "1", "choices": [{"message": {"content": "A"}}]}
-    failed = {
-        "custom_id": "q",
-        "response": {"status_code": 500, "body": completion(token("A", {}))},
-    }
+    answer = {"status_code": 500, "body": completion(token("A", {}))}
+    failed = {"custom_id": "q", "response": answer}
     for line, options, message in [
         ({"resps": [["It is 42"]], "target": "42"}, None, "line 1 holds generated text"),
         (plain, ["A", "B"], "holds no logprobs"),

@@ -50,10 +50,7 @@ def trapped(tmp_path, mark):
 
 
 def test_a_pt2_file_is_opened_only_if_it_is_trusted(trapped, mark, capsys):
-    with pytest.raises(
-        InputError,
-        match=r"can run code, because a \.pt2 file may hold pickles.*torch\.export\.load",
-    ):
+    with pytest.raises(InputError, match=r"can run code.*torch\.export\.load"):
         as_model(trapped)
     place = trapped.parent
     assert run(f"collect --model {trapped} --data {place} --out {place}/v.npz".split()) == 2
@@ -92,9 +89,8 @@ def external(tmp_path, location, *, inside=False):
     weights.external_data.add(key="location", value=location)
     constant = helper.make_node("Constant", [], ["w"], value=weights)
     if inside:
-        branch = helper.make_graph(
-            [constant], "branch", [], [helper.make_tensor_value_info("w", 1, [4, 3])]
-        )
+        shape = helper.make_tensor_value_info("w", 1, [4, 3])
+        branch = helper.make_graph([constant], "branch", [], [shape])
         nodes = [helper.make_node("If", ["yes"], ["w"], then_branch=branch, else_branch=branch)]
         stored = [helper.make_tensor("yes", TensorProto.BOOL, [], [True])]
     else:

@@ -33,29 +33,27 @@ def network() -> torch.nn.Module:
     return model
 
 
+JPEG = Plan((Step("jpeg:30", (0.9, 0.8, 0.7, 0.6)),))
+EXAMPLE = torch.rand(1, 3, 12, 12)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "options", "words"),
+    ("model", "example", "plan", "words"),
     [
-        (
-            (network(), torch.rand(1, 3, 12, 12)),
-            {"plan": Plan((Step("jpeg:30", (0.9, 0.8, 0.7, 0.6)),))},
-            "'jpeg:30' cannot be written.*calibration alone",
-        ),
-        ((network(),), {"plan": PLAN}, "with an example"),
-        ((network(), torch.rand(5)), {"plan": PLAN}, r"batch of inputs.*got the shape \(5,\)"),
-        ((network(), torch.rand(1, 3, 12, 12)), {}, "A Plan or.*got NoneType"),
-        ((len, torch.rand(1, 3, 12, 12)), {"plan": PLAN}, "torch module or the path.*got builtin"),
-        (
-            (CalibratedModule(network(), PLAN), torch.rand(1, 3, 12, 12)),
-            {"plan": PLAN},
-            "its own plan",
-        ),
-        ((network(), torch.rand(1, 3, 9, 9)), {"plan": PLAN}, "torch could not write this model"),
+        (network(), EXAMPLE, JPEG, "'jpeg:30' cannot be written.*calibration alone"),
+        (network(), None, PLAN, "with an example"),
+        (network(), torch.rand(5), PLAN, r"got the shape \(5,\)"),
+        (network(), EXAMPLE, None, "A Plan or.*got NoneType"),
+        (len, EXAMPLE, PLAN, "torch module or the path.*got builtin"),
+        (CalibratedModule(network(), PLAN), EXAMPLE, PLAN, "its own plan"),
+        (network(), torch.rand(1, 3, 9, 9), PLAN, "torch could not write this model"),
     ],
 )
-def test_rubbish_is_refused(arguments: Any, options: Any, words: str, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused(
+    model: Any, example: Any, plan: Any, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=words):
-        export_onnx(*arguments, path=tmp_path / "x.onnx", **options)
+        export_onnx(model, example, tmp_path / "x.onnx", plan=plan)
     assert not (tmp_path / "x.onnx").exists()
 
 
