@@ -79,17 +79,12 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def options_table(path: Path, draws: int, n_fit: int = 1000) -> str:
     arrays, rows = np.load(path), []
     for model in models_of(arrays):
-        runs = {
-            name: OptionScores(
-                tuple(map(str, range(len(arrays[f"{model}/labels"])))),
-                np.log(arrays[f"{model}/{name}"]),
-            )
-            for name in ("reasoned", "direct")
-        }
-        views, labels = (
-            join_scores(runs["reasoned"], {"direct": runs["direct"]}).views,
-            arrays[f"{model}/labels"],
+        labels = arrays[f"{model}/labels"]
+        ids = tuple(map(str, range(len(labels))))
+        reasoned, direct = (
+            OptionScores(ids, np.log(arrays[f"{model}/{name}"])) for name in ("reasoned", "direct")
         )
+        views = join_scores(reasoned, {"direct": direct}).views
         results: dict[str, list[Scores]] = {}
         for draw in range(draws):
             fit, test = halves(len(labels), n_fit, draw)
@@ -151,14 +146,10 @@ def _prompt_methods(
     from sklearn.linear_model import LogisticRegression
 
     rows = np.arange(len(fit))
-    losses = [
-        -np.log(
-            TemperatureScaling()
-            .fit(one[fit], labels[fit])
-            .predict_proba(one[fit])[rows, labels[fit]]
-        ).mean()
-        for one in logits
-    ]
+    losses = []
+    for one in logits:
+        scaled = TemperatureScaling().fit(one[fit], labels[fit]).predict_proba(one[fit])
+        losses.append(-np.log(scaled[rows, labels[fit]]).mean())
     best = int(np.argmin(losses))
     others = {f"prompt {place}": one for place, one in enumerate(logits) if place != best}
     views = Views(logits[best], others)
@@ -255,15 +246,8 @@ def _signal_methods(data: Graded, n_fit: int, draw: int) -> Iterator[tuple[str, 
     )
     alone = SignalCalibration().fit(signals[fit], right[fit])
     yield "SignalCalibration", score(alone.predict_confidence(signals[test]))
-    grouped, _ = decide_crossfitted(
-        SignalCalibration(),
-        signals[fit],
-        right[fit],
-        risk=0.2,
-        folds=5,
-        groups=category[fit],
-        one_rule=True,
-    )
+    rows, how = (signals[fit], right[fit]), {"groups": category[fit], "one_rule": True}
+    grouped, _ = decide_crossfitted(SignalCalibration(), *rows, risk=0.2, folds=5, **how)
     confidence = grouped.predict_confidence(signals[test], category[test])
     promised = float(grouped.accept(signals[test], category[test]).mean())
     yield "SignalCalibration with categories", (*score(confidence), promised)

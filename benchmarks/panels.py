@@ -102,14 +102,12 @@ def panel_table(panel: Panel, labels: Sequence[int]) -> list[str]:
     for n_fit in labels:
         kinds = {"SignalCalibration": -1, "alone": 0, "1 cheap": 1, "3 cheap": 3}
         for name, n_cheap in kinds.items():
-            every = np.array(
-                [
-                    signal_scores(panel, one, n_fit)
-                    if n_cheap < 0
-                    else scores(panel, [one, *panel.cheap(one, n_cheap)], n_fit)
-                    for one in panel.strong
-                ]
-            )
+            if n_cheap < 0:
+                found = [signal_scores(panel, one, n_fit) for one in panel.strong]
+            else:
+                asked = [[one, *panel.cheap(one, n_cheap)] for one in panel.strong]
+                found = [scores(panel, systems, n_fit) for systems in asked]
+            every = np.array(found)
             print(n_fit, name, np.median(every, axis=0).round(4), flush=True)
             for half, some in halves.items():
                 accuracy, ece, five, ten, used = np.median(every[some], axis=0)

@@ -100,15 +100,8 @@ def build(source: Source, turn: int) -> tuple[dict[str, np.ndarray], dict[str, A
             )
             arrays[f"{source.name}/{name}/{part}_labels"] = labels[rows].astype(np.int32)
         accuracy[name] = round(float((probs.argmax(axis=1) == labels[rows]).mean()), 3)
-    about = {
-        "origin": source.origin,
-        "known": source.known,
-        "classes": k,
-        "cal": len(labels[cal]),
-        "test": len(labels[test]),
-        "accuracy": accuracy,
-    }
-    return arrays, about
+    about = {"origin": source.origin, "known": source.known, "classes": k, "accuracy": accuracy}
+    return arrays, about | {"cal": len(labels[cal]), "test": len(labels[test])}
 
 
 def build_all(folder: Path, only: tuple[str, ...] = (), root: Path = Path("/")) -> None:

@@ -203,13 +203,8 @@ def sources(root: Path = Path("/")) -> list[Source]:
         Source("segment", "river segment", lambda: _river("segment.csv.zip", "category")),
     ]
     for name, (path, label, drop) in R_TABLES.items():
-        found.append(
-            Source(
-                name,
-                f"pydataset {path}",
-                lambda path=path, label=label, drop=drop: _r_table(path, label, drop),
-            )
-        )
+        read = partial(_r_table, path, label, drop)
+        found.append(Source(name, f"pydataset {path}", read))
     found.append(
         Source("fashion", "Debian dataset-fashion-mnist", lambda: _fashion(root), known=True)
     )

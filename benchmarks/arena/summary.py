@@ -99,18 +99,8 @@ def win_rates_chart(rows: Sequence[tuple[str, float, float, float]]) -> figure.C
         style = "dot after" if name in ("auto", "ensemble") else "dot plain"
         marks.append(figure.Dots((rate,), (y,), style, (words,), 4.5))
     names = tuple((size - index - 0.5, name) for index, (name, *_) in enumerate(rows))
-    x = figure.Axis(
-        10,
-        95,
-        "comparisons won",
-        tuple((value, f"{value:g} %") for value in figure.ticks(10, 95, 6)),
-    )
+    ticks = tuple((value, f"{value:g} %") for value in figure.ticks(10, 95, 6))
+    x = figure.Axis(10, 95, "comparisons won", ticks)
     title = "Win rate in pairwise comparisons, predictions kept"
-    return figure.Chart(
-        title,
-        x,
-        figure.Axis(0, size, "", names, grid=False),
-        marks,
-        height=72 + 20 * size,
-        left=166,
-    )
+    y_axis = figure.Axis(0, size, "", names, grid=False)
+    return figure.Chart(title, x, y_axis, marks, height=72 + 20 * size, left=166)
