@@ -23,12 +23,6 @@ def file_of_views(tmp_path, monkeypatch):
     return read_views(problems.views(SAMPLES).write(tmp_path / "views.npz"))
 
 
-def test_fit_writes_what_python_would_have_fitted(views, capsys):
-    told = answer(capsys, "fit views.npz --method ts --out ts.recal")
-    assert told == {"method": "ts", "parameters": {}, "steps": 0, "file": "ts.recal"}
-    assert load("ts.recal").temperature_ == TemperatureScaling().fit(views).temperature_
-
-
 def test_a_methods_options_reach_it(views, capsys):
     told = answer(
         capsys,
@@ -54,11 +48,6 @@ def test_without_a_method_one_is_chosen_and_the_reason_is_told(views, capsys):
 def test_answers_can_be_kept_by_name_or_by_option(views, method, capsys):
     answer(capsys, f"fit views.npz --method {method} --out kept.recal")
     assert load("kept.recal").answers == "kept"
-
-
-def test_a_method_that_always_keeps_answers_says_so(views, capsys):
-    assert typed("fit views.npz --method ts --answers free --out free.recal") == 2
-    assert "never changes predictions" in capsys.readouterr().err
 
 
 def test_same_seed_same_file(views, tmp_path, capsys):

@@ -65,16 +65,6 @@ def test_no_output_replaces_an_input_whatever_its_name(place, name, link, capsys
     assert contents(place) == before
 
 
-@pytest.mark.parametrize(
-    "command", [["fit", "v.npz", "--method", "ts"], ["report", "p.npz"], ["export", "c.recal"]]
-)
-@pytest.mark.parametrize("name", ["x.pkl", "x.py", "x.npy"])
-def test_an_unusual_ending_is_refused(place, command, name, capsys):
-    assert run([*command, "--out", name]) == 2
-    assert f"got '{name}'" in capsys.readouterr().err
-    assert not (place / name).exists()
-
-
 WRITES = {
     "c2.recal": ["fit", "v.npz", "--method", "ts", "--out"],
     "p2.npz": ["apply", "c.recal", "v.npz", "--out"],

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from sklearn.linear_model import LogisticRegression
-from torch.utils.data import TensorDataset
 
 from recal import CalibratedClassifier, ReCal, TemperatureScaling, collect
 from recal.collecting import apply
@@ -96,19 +94,6 @@ def test_a_calibrator_without_views_costs_no_transformation(data, linear):
     classifier = CalibratedClassifier(model, TemperatureScaling()).fit(images[200:], y[200:])
     tried = 1  # before the run: the first batch
     assert (model.calls, classifier.pool_) == (tried + 1, ())
-
-
-@pytest.mark.filterwarnings("ignore::recal.errors.DoubtfulLabelsWarning")
-def test_a_torch_model_and_a_dataset(data):
-    images, y = data
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).train()
-    dataset = TensorDataset(torch.from_numpy(images), torch.from_numpy(y))
-    classifier = CalibratedClassifier(
-        module, recal(), pool="zoom:0.8", preprocess=lambda x: x / 255
-    ).fit(dataset)
-    assert classifier.predict_proba(dataset).shape == (400, 3)
-    assert module.training
 
 
 def test_applying_brings_the_labels_along(data, linear):

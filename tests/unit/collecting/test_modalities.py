@@ -15,7 +15,7 @@ import soundfile
 import torch
 from PIL import Image
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -216,17 +216,6 @@ def test_columns_by_name(kind):
     assert {transform.kind for transform in views.transforms} == {"median"}
     fitted = CalibratedClassifier(model, TemperatureScaling()).fit(given, y)
     assert fitted.predict_proba(given).shape == (300, 2)
-
-
-def test_missing_values_for_trees_that_know_them():
-    frame, y = table()
-    model = HistGradientBoostingClassifier(categorical_features="from_dtype", max_iter=20).fit(
-        frame, y
-    )
-    views = collect(
-        model, frame, "missing:0.4+permute:0.4:levels=" + ";".join(["0"] * 33), labels=y
-    )
-    assert (views.transformed(views.transforms[0]) != views.logits).any()
 
 
 def test_a_model_of_skops_and_a_table_by_the_command_line(tmp_path, monkeypatch, capsys):

@@ -297,9 +297,7 @@ def test_a_hugging_face_folder_is_opened(vision, tmp_path):
     ("answer", "message"),
     [
         (lambda x: x[:, :, :, None], r"shape \(20, 8, 8, 1\)"),
-        (lambda x: np.ones((20, 2), dtype=int), "dtype int64"),
         (lambda x: np.ones((20, 2)) * [1.0, np.nan], "nan for sample 0, class 1, in the original"),
-        (lambda x: np.ones((19, 2)), "gave 19 rows for 20 inputs"),
         (lambda x: (np.ones((20, 2)), 1), "returned a tuple"),
     ],
 )

@@ -271,13 +271,6 @@ def test_how_likely_a_count_is_if_the_promise_holds():
     assert "33%" in rule.note_on(19, 337)
 
 
-def test_tensors_that_track_gradients_are_read():
-    torch = pytest.importorskip("torch")
-    probs, y = np.tile([[0.9, 0.1]], (400, 1)), np.zeros(400, int)
-    tensor = torch.tensor(probs, requires_grad=True)
-    assert decide(tensor, y).threshold == decide(probs, y).threshold
-
-
 def test_a_higher_risk_is_named_only_if_it_accepts_a_useful_share():
     right = np.r_[np.arange(9970) % 2 == 0, np.ones(30, bool)]
     found = decide(np.linspace(0.5, 1.0, 10_000), right, risk=0.05)

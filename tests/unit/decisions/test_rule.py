@@ -36,10 +36,6 @@ def test_each_answered_class_has_its_own_threshold_and_the_first_of_equals_is_th
     assert rule(0.5, 0.9).accept(PROBS).tolist() == [True, False, True]
 
 
-def test_infinity_accepts_nothing():
-    assert not rule(math.inf).accept([[1.0, 0.0]]).any()
-
-
 def test_a_rule_for_other_classes_is_refused():
     with pytest.raises(InputError, match="each of 3 classes, got 2"):
         rule(0.1, 0.2, 0.3).accept(PROBS)
