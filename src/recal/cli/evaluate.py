@@ -67,11 +67,22 @@ def evaluate(
         result = measure(read.probs, read.labels, bootstrap, clusters=read.clusters, **how)
         test = calibration_test(read.probs, read.labels, **how)
         if report is not None:
+            from recal.comparison import compare_probs
             from recal.reporting import report as write_report
 
-            options: dict[str, Any] = {"classes": read.classes, "command": SESSION.command}
-            write_report(read.probs, report, y=read.named_labels, **options)
+            page = compare_probs(
+                {"given": read.probs},
+                read.named_labels,
+                confidences={"given": read.confidence},
+                bootstrap=bootstrap,
+                classes=read.classes,
+                clusters=read.clusters,
+                random_state=seed,
+            )
+            shown = {} if read.groups is None else {about.group or "group": read.groups}
+            write_report(page, report, groups=shown, command=SESSION.command)
     groups = _by_group(read, bins)
+    apart = "" if read.clusters is None else " The test treats rows of a cluster as independent."
     facts = {"file": source, **result.to_dict(), "calibration_test": test.to_dict()}
     print_json({**facts, "groups": groups, "report": report})
     print_table(
@@ -81,7 +92,7 @@ def evaluate(
             [METRIC_NAMES[name], f"{value:.5f}", result.describe_interval(name)]
             for name, value in result.items()
         ],
-        note=f"Lower is better, except for AUROC. Calibration test, {test}",
+        note=f"Lower is better, except for AUROC. Calibration test, {test}{apart}",
     )
     if groups:
         print_table(

@@ -337,7 +337,13 @@ def open_path(path: Path, **options: Any) -> Source:
         rule = options.pop("cluster_by", None)
         folder = _FOLDERS[read](path, **options)
         if rule is not None:
-            folder.clusters = clusters_by_name(folder.names(), rule)
+            folder.clusters = found = clusters_by_name(folder.names(), rule)
+            labels = found if folder.labels is None else folder.labels
+            pairs = {*zip(found.tolist(), labels.tolist())}
+            if labels is not found and len(pairs) == len({*found}) == len({*labels}):
+                wrong = f"must find what belongs together, not the classes, got {rule!r}"
+                remedy = "Name what files of one person or video share, or leave it out"
+                raise InputError(wrong, argument="cluster_by", remedy=remedy)
         return folder
     if suffix in TABLES:
         _check_applies(options, FILE_OPTIONS["label_column"])

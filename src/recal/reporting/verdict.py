@@ -109,8 +109,9 @@ def automation(
         truth = rows.correct if graded else comparison.test_labels
         # The model's own confidence is not calibrated: it cannot say where the search should start.
         own = None if graded or method == comparison.methods[0] else rows.confidence
-        decision = decide(probs, truth, risk, confidences=own)
-        curve = curve or risk_curve(probs, truth, SHOWN_RISKS, confidences=own)
+        how = {"confidences": own, "clusters": comparison.clusters}
+        decision = decide(probs, truth, risk, **how)
+        curve = curve or risk_curve(probs, truth, SHOWN_RISKS, **how)
     accepted = decision.accept(probs, None if graded else rows.confidence, groups)
     return Automation(
         name=method,

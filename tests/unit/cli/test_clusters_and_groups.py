@@ -56,6 +56,14 @@ def test_evaluate_says_that_it_knows_the_clusters_and_shows_groups(place, capsys
     assert {name: one["samples"] for name, one in found["groups"].items()} == {"a": 300, "b": 300}
 
 
+def test_the_report_of_evaluate_knows_clusters_and_groups(place, capsys):
+    found = answer(capsys, "evaluate p.csv --cluster film --group camera --report page.html")
+    low, high = found["metrics"]["nll"]["interval"]
+    page = (place / "page.html").read_text()
+    assert f"{low:.4f}" in page and f"{high:.4f}" in page
+    assert f"{CLUSTERS} clusters" in page and "camera" in page
+
+
 def test_fit_reads_groups_and_clusters(place, capsys):
     assert typed(f"fit v.npz --method ts {ROWS} --group camera --out c.recal") == 0
     assert load("c.recal").predict_confidence(LOGITS[:2], groups=["a", "b"]).shape == (2,)

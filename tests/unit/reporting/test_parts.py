@@ -102,6 +102,16 @@ def test_groups_show_what_the_rule_accepts_in_each():
         assert (found.n_accepted, found.n_errors) == (inside.sum(), (inside & ~correct).sum())
 
 
+def test_a_page_chooses_its_rule_by_cluster():
+    rng = np.random.default_rng(0)
+    confidence, film = rng.uniform(0.5, 1, 1000), np.repeat(np.arange(40), 25)
+    correct = np.repeat(rng.random(40) < 0.97, 25)
+    result = compare_probs({"given": confidence}, correct, clusters=film, bootstrap=0)
+    found = automation(result, "given", 0.1).decision
+    assert found.threshold == decide(confidence, correct, 0.1, clusters=film).threshold
+    assert found.threshold > decide(confidence, correct, 0.1).threshold
+
+
 def test_a_rule_with_a_threshold_for_each_group_is_applied_group_by_group():
     rng = np.random.default_rng(0)
     group = np.array(["easy", "hard"])[rng.integers(0, 2, 4000)]
