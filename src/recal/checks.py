@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recal.errors import InputError
+from recal.errors import InputError, in_both
 
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.intp]
@@ -357,7 +357,7 @@ def _of_another_kind(labels: NDArray[Any], n_classes: int) -> InputError:
         names = sorted({str(label) for label in labels.tolist()})
         if len(names) == n_classes <= 30:
             first = "If the columns are in alphabetical order,"
-            remedy = f"{first} pass classes={names} (--classes {','.join(names)})"
+            remedy = f"{first} pass {in_both(classes=names)}"
     return label_error(
         f"must be integers 0..{n_classes - 1} (column indices), got {words}", remedy=remedy
     )

@@ -28,10 +28,13 @@ def in_both(**options: Any) -> str:
     "on_error='skip' (--on-error skip)"
     >>> in_both(classes=["no", "yes"])
     "classes=['no', 'yes'] (--classes no,yes)"
+    >>> print(in_both(classes=["no", "yes, later"]))
+    classes=['no', 'yes, later'] (--classes 'no,"yes, later"')
     """
     forms = []
     for name, value in options.items():
-        word = value if isinstance(value, str) else ",".join(map(str, value))
+        quoted = [f'"{one}"' if "," in str(one) else str(one) for one in value]
+        word = value if isinstance(value, str) else ",".join(quoted)
         forms.append(f"{name}={value!r} (--{name.replace('_', '-')} {shlex.quote(word)})")
     return ", ".join(forms)
 

@@ -5,7 +5,6 @@ predictions of a few inputs match their labels.
 from __future__ import annotations
 
 import copy
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from recal.calibrators.samples import is_constant, refuse_constant
 from recal.collecting.blocks import Job, Sink, label_columns
 from recal.collecting.models.base import Model, to_numpy
 from recal.collecting.sources import Source, Subset
-from recal.errors import InputError
+from recal.errors import InputError, in_both
 from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
@@ -152,11 +151,10 @@ def check_agreement(
         why = "Classes were taken in alphabetical order"
         if len(names) == 2:
             why = "The two columns look swapped"
-        typed = f"--classes {shlex.quote(','.join(order))}"
         raise InputError(
             f"Only {right:.0%} of the predictions of {model.name} match the labels of {size} inputs, "
             f"and {reordered:.0%} match in another order of the classes. {why}",
-            remedy=f"Check this and pass classes={order} ({typed})",
+            remedy=f"Check this and pass {in_both(classes=order)}",
         )
 
 

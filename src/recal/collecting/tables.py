@@ -73,17 +73,18 @@ class TableSource(Source):
         names = {str(name): name for name in self.values.columns}
         if columns is None:
             columns = [name for name in names if name not in self.aside]
-        if not set(columns) <= set(names):  # LightGBM stores its names without blanks
-            names = {re.sub(r"\s", "_", name): own for name, own in names.items()}
+        # LightGBM stores its names without blanks.
+        joined = {re.sub(r"\s", "_", name): own for name, own in names.items()}
+        names = max(names, joined, key=lambda known: len({*columns} & {*known}))
         if missing := [name for name in columns if name not in names]:
             rule = f"The table has no column {', '.join(map(repr, missing[:5]))}"
             raise InputError(f"{rule}, which the model was fitted on; it has {', '.join(names)}.")
         unknown = [name for name in names if name not in {*columns, *self.aside}]
         if unknown:
-            raise InputError(
-                f"The model was not fitted on the column {', '.join(map(repr, unknown[:5]))}",
-                remedy=f"Remove it, or say {in_both(label_column=unknown[-1])} if it holds the labels",
-            )
+            rule = f"The model was not fitted on the column {', '.join(map(repr, unknown[:5]))}"
+            or_labels = f", or say {in_both(label_column=unknown[-1])} if it holds the labels"
+            remedy = f"Remove it{or_labels if self.labels is None else ''}"
+            raise InputError(rule, remedy=remedy)
         own = [names[name] for name in columns]
         frame = self.values[own]
         words = {name: known for name, known in zip(own, levels) if known}

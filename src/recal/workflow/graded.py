@@ -95,7 +95,9 @@ def calibrate_answers(
         parts = extend(sizes_before, len(right) - n_before, seed, clusters, cross_fit)
     fit, decide_on, check_on = parts
     numbers = named["numbers"]
-    say(f"1/3  Read {len(right):,} graded answers; signals: {', '.join(names)}.")
+    kinds = {"numbers": numbers, "categories": [name for name in names if name not in numbers]}
+    words = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
+    say(f"1/3  Read {len(right):,} graded answers; {'; '.join(words)}.")
     say(f"2/3  {split_words(parts, clusters, cross_fit)}")
     signals = {name: table.numbers(name) if name in numbers else table[name] for name in names}
     if sizes_before is not None:

@@ -82,6 +82,13 @@ def test_a_group_column_stays_an_input_if_the_model_was_fitted_on_it(tmp_path):
     assert collect(model, source, None).groups is not None
 
 
+@pytest.mark.parametrize("known", ["body mass", "body_mass"])
+def test_a_message_names_only_the_columns_that_are_missing(known):
+    table = TableSource(pd.DataFrame({"body mass": [1.0], "age": [2.0]}))
+    with pytest.raises(InputError, match="no column 'heart rate', which"):
+        table.arranged([known, "heart rate"])
+
+
 def test_clusters_are_text_as_written_and_never_missing(tmp_path):
     (tmp_path / "t.csv").write_text("a,who\n1,007\n2,7\n3,NA\n")
     source = open_path(tmp_path / "t.csv", cluster_column="who")
@@ -96,3 +103,13 @@ def test_a_pattern_of_clusters_matches_the_file_name_alone():
     assert clusters_by_name(names, r"(.+)_\d+").tolist() == ["anna", "anna", "ben"]
     with pytest.raises(InputError, match=r"not dog/ben_1\.png"):
         clusters_by_name(names, "anna")
+
+
+def test_clusters_of_files_are_not_their_classes(tmp_path):
+    for name in ("cat/film1/1.txt", "cat/film1/2.txt", "dog/film2/1.txt", "dog/film3/1.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("words")
+    assert len(set(open_path(tmp_path, cluster_by="parent").clusters)) == 3
+    (tmp_path / "dog/film3/1.txt").rename(tmp_path / "dog/film2/2.txt")
+    with pytest.raises(InputError, match="classes"):
+        open_path(tmp_path, cluster_by="parent")

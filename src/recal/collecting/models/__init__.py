@@ -34,8 +34,7 @@ def as_model(model: Any, *, outputs: Outputs = "logits", device: Any = None) -> 
     if isinstance(model, type):
         name = model.__name__
         raise InputError(f"The model is the class {name}; pass a trained instance: net = {name}().")
-    scores = hasattr(model, "predict_proba") or hasattr(model, "decision_function")
-    if scores and hasattr(model, "predict"):
+    if hasattr(model, "predict_proba") or hasattr(model, "decision_function"):
         return EstimatorModel(model, outputs=outputs)
     if callable(model):
         return CallableModel(model)
