@@ -4,6 +4,7 @@ fit.
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -156,7 +157,7 @@ class SignalTable(Record):
                 usual = f"{self.lows[place]:g} to {self.highs[place]:g}"
                 told.append(f"{name!r} is {odd:g}, and {usual} in the fit")
             if texts := set(_texts(picked[place][unknown[:, place]])) - {""}:
-                told.append(f"{name!r} is {min(texts)!r}, which was not in the fit")
+                told.append(f"{name!r} is {reprlib.repr(min(texts))}, which was not in the fit")
         if told:
             warnings.warn(
                 f"Values unlike those of the fit: {'; '.join(told)}. Their confidence may be wrong.",

@@ -306,17 +306,23 @@ def write_with_columns(
     """
     names = _free_names(list(table), list(added), overwrite=overwrite)
     new = {names[name]: np.asarray(values).tolist() for name, values in added.items()}
-    separator = ","
+    how: dict[str, Any] = {}
     source = Path(table.path)
-    if source.suffix.lower() == Path(out).suffix.lower() == ".csv":
+    suffix = source.suffix.lower()
+    if suffix == Path(out).suffix.lower() == ".csv":
         with source.open(encoding="utf-8-sig") as text:
-            separator = separator_of(source, text.readline())
-    write_columns(Path(out), {**table.cells, **new}, separator=separator)
+            how["separator"] = separator_of(source, text.readline())
+    elif suffix == Path(out).suffix.lower() == ".parquet":
+        schema = pyarrow_for("Writing Parquet files")[1].read_schema(source)
+        how["types"] = {name: schema.field(name).type for name in table if name not in new}
+    write_columns(Path(out), {**table.cells, **new}, **how)
     return names
 
 
-def write_columns(target: Path, columns: Mapping[str, Any], *, separator: str = ",") -> None:
-    """Write a table in the format of its name's ending, atomically."""
+def write_columns(
+    target: Path, columns: Mapping[str, Any], *, separator: str = ",", types: Mapping[str, Any] = {}
+) -> None:
+    """Write a table in the format of its name's ending, atomically; `types` are those of Arrow."""
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{target} must end in one of {', '.join(SUFFIXES)}.")
@@ -324,7 +330,14 @@ def write_columns(target: Path, columns: Mapping[str, Any], *, separator: str = 
     with replacing(target) as file:
         if suffix == ".parquet":
             arrow, parquet = pyarrow_for("Writing Parquet files")
-            parquet.write_table(arrow.table(dict(columns)), file)
+            arrays = {}
+            for name, values in columns.items():
+                kind = types.get(name)
+                # Rows that share a long text may not fit into memory with a text each.
+                if str(kind).endswith("string") and sum(len(text or "") for text in values) > 2**28:
+                    kind = arrow.dictionary(arrow.int32(), kind)
+                arrays[name] = arrow.array(values, type=kind)
+            parquet.write_table(arrow.table(arrays), file)
         elif suffix in LINES:
             for row in rows:
                 record = dict(zip(columns, row))

@@ -109,7 +109,7 @@ def automation(
         truth = rows.correct if graded else comparison.test_labels
         # The model's own confidence is not calibrated: it cannot say where the search should start.
         own = None if graded or method == comparison.methods[0] else rows.confidence
-        how = {"confidences": own, "clusters": comparison.clusters}
+        how: dict[str, Any] = {"confidences": own, "clusters": comparison.clusters}
         decision = decide(probs, truth, risk, **how)
         curve = curve or risk_curve(probs, truth, SHOWN_RISKS, **how)
     accepted = decision.accept(probs, None if graded else rows.confidence, groups)

@@ -134,16 +134,29 @@ def test_values_of_parquet_and_json_lines_stay(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     own = {"n": [1, None], "s": ["a", "b"], "f": [0.5, 1e20], "d": [b"x", None]}
     own["t"] = [datetime.datetime(2024, 1, 1), None]
-    parquet.write_table(arrow.table(own), tmp_path / "a.parquet")
+    small = arrow.array([0.1, None], type=arrow.float32())
+    when = arrow.array([1700000000123456789, None], type=arrow.timestamp("ns", tz="Europe/Berlin"))
+    table = arrow.table(own).append_column("small", small).append_column("when", when)
+    parquet.write_table(table, tmp_path / "a.parquet")
     for name in ("b.parquet", "b.jsonl"):
         write_with_columns(
             read_table(tmp_path / "a.parquet"), tmp_path / name, {"confidence": [0.5, 0.6]}
         )
-    written = parquet.read_table(tmp_path / "b.parquet").to_pydict()
-    assert written == {**own, "confidence": [0.5, 0.6]}
+    written = parquet.read_table(tmp_path / "b.parquet")
+    assert written.drop_columns("confidence").equals(table)
     lines = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
     assert [line["n"] for line in lines] == [1, None]
     assert [line["confidence"] for line in lines] == [0.5, 0.6]
+
+
+def test_rows_of_parquet_that_share_a_long_text_share_it_when_written(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    column = arrow.array(["x" * 1000] * 300_000, type=arrow.dictionary(arrow.int32(), "string"))
+    parquet.write_table(arrow.table({"t": column.cast("string")}), tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet")
+    write_with_columns(table, tmp_path / "b.parquet", {"score": np.zeros(300_000)})
+    assert parquet.read_schema(tmp_path / "b.parquet").field("t").type.index_type == arrow.int32()
 
 
 @pytest.mark.parametrize(
