@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 
 from recal import Views
@@ -282,3 +284,28 @@ def graded_confidences(n, seed=0, error=0.3):
     rng = np.random.default_rng(seed)
     doubt = error * rng.random(n)
     return 1 - doubt, rng.random(n) >= doubt
+
+
+def write_questions(path, n, seed, *, later=True):
+    """Write questions with the answers of two systems; right ones are stated with confidence."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(list("ABCDE"), n)
+    lines = ["id,key,small_answer,small_stated,large_answer,large_stated"]
+    for row, key in enumerate(truth):
+        small, large = (key if rng.random() < p else rng.choice(list("ABCDE")) for p in (0.7, 0.85))
+        stated = np.clip(rng.normal(0.8 if small == key else 0.5, 0.15), 0.01, 0.99)
+        lines.append(f"{row:04},{key},{small},{stated:.3f},{large if later else ''},")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_graded(path, n=900, seed=0, shift=0.0):
+    """Write a table of graded answers whose confidence is `stated`, too high by `shift`."""
+    rng = np.random.default_rng(seed)
+    stated = rng.beta(4, 1.5, n)
+    right = rng.random(n) < np.clip(stated - shift, 0, 1)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["stated", "length", "right", "account"])
+        rows = zip(stated, rng.integers(1, 90, n), right.astype(int), np.arange(n) // 3)
+        writer.writerows(rows)
+    return path

@@ -279,8 +279,8 @@ class Result:
             f"{self.n_accepted / n_checked:.1%} of the answers can be automated with at most "
             f"{risk}{was}: {self.n_accepted:,} of the {n_checked:,} checking {self.rows_name} "
             f"accepted, {self.n_errors:,} wrong. {note}{' ' if note else ''}The threshold was "
-            f"chosen on {n_deciding:,} other {self.rows_name}. Promise: {decision.promise}. "
-            f"{decision.other_promise}"
+            f"chosen on {n_deciding:,} other {self.rows_name}, of which it accepts "
+            f"{decision.coverage:.1%}. Promise: {decision.promise}. {decision.other_promise}"
         ]
         if not decision.possible:
             lines = [decision.refusal(share)]

@@ -12,8 +12,7 @@ import pytest
 import recal
 from recal.cli.app import COMMANDS, run
 from tests import problems
-from tests.unit.cli.test_panels import write as write_questions
-from tests.unit.workflow.test_later_labels import graded
+from tests.problems import write_graded, write_questions
 
 SCHEMAS = recal.docs_dir() / "schemas"
 TABLE = "--correct right --signals stated,length --risk 0.2"
@@ -68,8 +67,8 @@ LINES = [
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("schemas")
-    graded(folder / "g.csv")
-    graded(folder / "h.csv", seed=1)
+    write_graded(folder / "g.csv")
+    write_graded(folder / "h.csv", seed=1)
     write_questions(folder / "p.csv", 400, 0)
     problems.views(900, transforms=["zoom:0.5"], noise=0.8).write(folder / "v.npz")
     np.save(folder / "x.npy", np.zeros((6, 4, 4), np.uint8))

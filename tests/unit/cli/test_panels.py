@@ -7,6 +7,7 @@ import pandas
 import pytest
 
 from recal.files.tables import read_table
+from tests.problems import write_questions
 from tests.unit.cli.commands import answer, typed
 
 SYSTEMS = "--system small=small_answer,small_stated --system large=large_answer,large_stated"
@@ -14,23 +15,11 @@ GRADED = "calibrate graded.csv --truth key --risk 0.1 --out out"
 COSTS = "--cost large=2 --cost small=0.1 --cascade --review-cost 50"
 
 
-def write(path, n: int, seed: int, *, later: bool = True) -> None:
-    """Write questions with the answers of two systems; right ones are stated with confidence."""
-    rng = np.random.default_rng(seed)
-    truth = rng.choice(list("ABCDE"), n)
-    lines = ["id,key,small_answer,small_stated,large_answer,large_stated"]
-    for row, key in enumerate(truth):
-        small, large = (key if rng.random() < p else rng.choice(list("ABCDE")) for p in (0.7, 0.85))
-        stated = np.clip(rng.normal(0.8 if small == key else 0.5, 0.15), 0.01, 0.99)
-        lines.append(f"{row:04},{key},{small},{stated:.3f},{large if later else ''},")
-    path.write_text("\n".join(lines) + "\n")
-
-
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "graded.csv", 1500, 0)
-    write(tmp_path / "new.csv", 400, 1)
+    write_questions(tmp_path / "graded.csv", 1500, 0)
+    write_questions(tmp_path / "new.csv", 400, 1)
     return tmp_path
 
 
@@ -68,7 +57,7 @@ def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
     shares = [point["share"] for point in cascade["curve"]]
     assert cascade["curve"][-1]["cost"] > cascade["curve"][0]["cost"]
     assert shares[-1] > shares[0]
-    write(place / "first.csv", 400, 1, later=False)
+    write_questions(place / "first.csv", 400, 1, later=False)
     assert typed("apply out first.csv --out answers.csv") == 0
     first = read_table(place / "answers.csv")
     asked = first["next"] == "ask large"

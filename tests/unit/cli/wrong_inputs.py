@@ -21,8 +21,7 @@ import numpy as np
 
 import recal
 from recal.collecting import models
-from tests.unit.cli.test_panels import write as write_questions
-from tests.unit.workflow.test_later_labels import graded
+from tests.problems import write_graded, write_questions
 
 MODULE = """
 import numpy as np
@@ -218,7 +217,7 @@ def _write_calibrations(folder: Path, logits: np.ndarray, y: np.ndarray) -> None
     fitted = ReCal(random_state=0, max_iter=1).fit(read_views(folder / "views.npz"))
     fitted.map_ = Plan(tuple(Step(spec, (1.0, 0.9, 0.8, 1.0)) for spec in ("zoom:0.7", "zoom:0.5")))
     save(fitted, folder / "recal.recal")
-    table = read_table(graded(folder / "graded.csv", 300))
+    table = read_table(write_graded(folder / "graded.csv", 300))
     signals = SignalCalibration().fit(
         {"stated": table.numbers("stated")}, table.numbers("right") > 0
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -18,21 +17,9 @@ from recal.cli.app import run
 from recal.workflow.folder import folder_of_run, publishing
 from recal.workflow.run import extend
 from tests import problems
+from tests.problems import write_graded
 
 RNG = np.random.default_rng(0)
-
-
-def graded(path, n=900, seed=0, shift=0.0):
-    """A table of graded answers whose confidence is `stated`, too high by `shift`."""
-    rng = np.random.default_rng(seed)
-    stated = rng.beta(4, 1.5, n)
-    right = rng.random(n) < np.clip(stated - shift, 0, 1)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["stated", "length", "right", "account"])
-        rows = zip(stated, rng.integers(1, 90, n), right.astype(int), np.arange(n) // 3)
-        writer.writerows(rows)
-    return path
 
 
 views = partial(problems.views, n=900, noise=0.5, transforms=())
@@ -41,7 +28,7 @@ views = partial(problems.views, n=900, noise=0.5, transforms=())
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    graded(tmp_path / "g.csv")
+    write_graded(tmp_path / "g.csv")
     views().write(tmp_path / "v.npz")
     return tmp_path
 
@@ -60,7 +47,7 @@ def answer(capsys, *words, code=0):
 def test_later_labels_join_the_old_ones(place, capsys, command):
     before = answer(capsys, *command, "--out", "f")
     if command is TABLE:
-        graded(place / "new", 300, seed=1).rename(place / "new.csv")
+        write_graded(place / "new", 300, seed=1).rename(place / "new.csv")
         new = "new.csv"
     else:
         new = str(views(n=300, seed=1).write(place / "new.npz"))
@@ -84,7 +71,7 @@ def test_rows_that_the_folder_holds_are_refused(place, capsys, command, same):
     assert "holds all of these 900 rows" in capsys.readouterr().err
     assert (place / "f/summary.json").read_bytes() == held
     if command is TABLE:  # a table of old and new rows
-        lines = graded(place / "new.csv", 100, seed=1).read_text().splitlines()
+        lines = write_graded(place / "new.csv", 100, seed=1).read_text().splitlines()
         lines += (place / "g.csv").read_text().splitlines()[1:101]
         (place / "new.csv").write_text("\n".join(lines) + "\n")
         assert run(["calibrate", "f", "--more", "new.csv"]) == 2
@@ -96,7 +83,7 @@ def test_a_summary_that_cannot_be_read_is_refused(place, capsys, text):
     (place / "f").mkdir()
     (place / "f/calibration.recal").write_bytes(b"")
     (place / "f/summary.json").write_text(text)
-    graded(place / "new.csv", 20, seed=1)
+    write_graded(place / "new.csv", 20, seed=1)
     assert run(["calibrate", "f", "--more", "new.csv"]) == 2
     assert "summary.json" in capsys.readouterr().err
 
@@ -131,7 +118,7 @@ def test_cross_fit_lets_all_graded_answers_but_the_checked_ones_decide(place, ca
     assert crossed["parts"] == {"fit": 720, "decide": 720, "check": 180}
     assert crossed["cross_fit"]
     assert crossed["decision"]["coverage"] > plain["decision"]["coverage"] - 0.05
-    graded(place / "new.csv", 900, seed=1)
+    write_graded(place / "new.csv", 900, seed=1)
     more = answer(capsys, "calibrate", "crossed", "--more", "new.csv")
     assert sum(more["parts"].values()) - more["parts"]["fit"] == 1800
 
@@ -193,7 +180,7 @@ def test_permissions_and_other_files_stay(place):
 @pytest.mark.parametrize(("shift", "code"), [(0.0, 0), (0.35, 1)])
 def test_check_tells_a_broken_promise_by_its_exit_code(place, capsys, shift, code):
     assert run([*TABLE, "--out", "f"]) == 0
-    graded(place / "fresh.csv", 600, seed=5, shift=shift)
+    write_graded(place / "fresh.csv", 600, seed=5, shift=shift)
     found = answer(capsys, "check", "f", "fresh.csv", "--correct", "right", code=code)
     assert found["holds"] is (code == 0)
     assert found["accepted"] > 50
@@ -201,7 +188,7 @@ def test_check_tells_a_broken_promise_by_its_exit_code(place, capsys, shift, cod
 
 def test_check_says_that_a_single_rule_may_exceed_an_average(place, capsys):
     assert run([*TABLE, "--guarantee", "average", "--out", "f"]) == 0
-    graded(place / "fresh.csv", 600, seed=5, shift=0.35)
+    write_graded(place / "fresh.csv", 600, seed=5, shift=0.35)
     assert run(["check", "f", "fresh.csv", "--correct", "right"]) == 1
     assert "--guarantee average" in capsys.readouterr().out
 
@@ -232,7 +219,7 @@ def test_dependent_rows_refute_less(place):
 
 def test_a_rule_is_chosen_again_and_graded_answers_are_measured_and_watched(place, capsys):
     assert run([*TABLE, "--out", "f"]) == 0
-    graded(place / "fresh.csv", 600, seed=5)
+    write_graded(place / "fresh.csv", 600, seed=5)
     words = ("--correct", "right")
     decide = ["decide", "fresh.csv", "--calibration", "f", "--risk", "0.3", "--out", "r.recal"]
     found = answer(capsys, *decide, *words)
@@ -262,7 +249,7 @@ def test_answers_of_the_fit_decide_nothing_and_are_named_in_every_figure(place, 
 
 def test_graded_answers_are_measured_by_group_and_on_a_page(place, capsys):
     assert run([*TABLE, "--out", "f"]) == 0
-    graded(place / "fresh.csv", 60, seed=5)
+    write_graded(place / "fresh.csv", 60, seed=5)
     words = ["evaluate", "fresh.csv", "--calibration", "f", "--correct", "right"]
     found = answer(capsys, *words, "--group", "account", "--report", "page.html")
     assert len(found["groups"]) == 20
