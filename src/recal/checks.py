@@ -43,8 +43,8 @@ _NAME_CLASSES = "pass classes=[...] (--classes A,B,C) in the columns' order"
 _SOFTMAX = "If these are logits, pass softmax(logits); an .npz file may hold them as `logits`"
 
 MULTI_LABEL = (
-    "If the model gives several labels to one input (multi-label), that is not supported: calibrate each label as a "
-    "model of two classes"
+    "If the model gives several labels to one input (multi-label), that is not supported: "
+    "calibrate each label as a model of two classes"
 )
 
 
@@ -142,8 +142,10 @@ def two_columns(column: Floats, *, probs: bool = False) -> Floats:
 
     Examples
     --------
-    >>> two_columns(np.array([1.5, -2.0])).tolist(), two_columns(np.array([[0.25]]), probs=True).tolist()
-    ([[0.0, 1.5], [0.0, -2.0]], [[0.75, 0.25]])
+    >>> two_columns(np.array([1.5, -2.0])).tolist()
+    [[0.0, 1.5], [0.0, -2.0]]
+    >>> two_columns(np.array([[0.25]]), probs=True).tolist()
+    [[0.75, 0.25]]
     """
     second = column.reshape(-1)
     return np.stack([1 - second if probs else np.zeros_like(second), second], axis=1)
@@ -186,7 +188,9 @@ def check_form(
 
 
 def check_matrix(values: ArrayLike, name: str) -> Floats:
-    """Return `values` as a finite (n_samples, n_classes) float array, without a copy if possible."""
+    """Return `values` as a finite (n_samples, n_classes) float array, without a copy if
+    possible.
+    """
     array = check_form(values, name)
     _check_finite(array, name)
     return array
@@ -300,7 +304,8 @@ def check_labels(
         row = int(np.argmax((labels < 0) | (labels >= n_classes)))
         raise label_error(
             f"must lie in 0..{n_classes - 1}, one for each column; row {row} has {labels[row]}",
-            remedy=f"If they count from 1, subtract 1 from each. If they are names, {_NAME_CLASSES}",
+            remedy="If they count from 1, subtract 1 from each. If they are names, "
+            f"{_NAME_CLASSES}",
         )
     return labels.astype(np.intp, copy=False)
 
@@ -447,7 +452,8 @@ def check_graded(
         raise InputError(
             "cannot be used with a 1-D first argument, which is the confidence of each answer",
             argument="classes" if confidences is None else "confidences",
-            remedy="Pass the probabilities of all classes, shape (n_samples, n_classes), or leave it out",
+            remedy="Pass the probabilities of all classes, shape (n_samples, n_classes), or "
+            "leave it out",
         )
     array = as_array(confidence, "confidences", np.float64)
     if not len(array):
@@ -455,16 +461,17 @@ def check_graded(
     check_confidences(
         array,
         len(array),
-        remedy="A 1-D first argument is the confidence of each answer. For log-odds s pass 1 / (1 + numpy.exp(-s)); "
-        "for percentages divide by 100",
+        remedy="A 1-D first argument is the confidence of each answer. For log-odds s pass 1 / "
+        "(1 + numpy.exp(-s)); for percentages divide by 100",
     )
     right = one_each(as_array(correct, "labels"), len(array))
     grades = grades_of(right, words=False)
     if (unknown := np.isnan(grades)).any():
         row = int(np.argmax(unknown))
         raise label_error(
-            "must say which answers are right (booleans, or 0 and 1), since the first argument is 1-D, "
-            f"got {right[row]} in row {row}",
-            remedy="For class labels pass the probabilities of all classes, shape (n_samples, n_classes)",
+            "must say which answers are right (booleans, or 0 and 1), since the first argument "
+            f"is 1-D, got {right[row]} in row {row}",
+            remedy="For class labels pass the probabilities of all classes, shape (n_samples, "
+            "n_classes)",
         )
     return array, grades == 1.0

@@ -1,5 +1,5 @@
-"""Selecting rows, and rows that belong together: frames of one video, samples of one patient, copies
-of one input.
+"""Selecting rows, and rows that belong together: frames of one video, samples of one patient,
+copies of one input.
 
 Rows of one cluster are dependent. A split, a fold or a resample must therefore take a cluster as a
 whole: if one frame of a video is in the fit and the next one in the test, the test looks better
@@ -42,7 +42,7 @@ def some_rows(columns: Any, rows: Any) -> Any:
     return None if columns is None else columns[rows]
 
 
-def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") -> Indices:
+def check_clusters(clusters: ArrayLike, n_samples: int) -> Indices:
     """Return the number of each row's cluster, counted from 0; clusters may be named by words or
     numbers.
 
@@ -52,7 +52,7 @@ def check_clusters(clusters: ArrayLike, n_samples: int, name: str = "clusters") 
     >>> check_clusters(["b", "a", "b"], 3)
     array([1, 0, 1])
     """
-    return check_names(clusters, n_samples, name)[1]
+    return check_names(clusters, n_samples, "clusters")[1]
 
 
 def count_of_clusters(count: int) -> str:
@@ -204,7 +204,8 @@ def cluster_folds(
     --------
     >>> import numpy as np
     >>> from recal.clusters import cluster_folds
-    >>> fold = cluster_folds(np.repeat([5, 6, 7, 8], 3), np.repeat([0, 0, 1, 1], 3), 2, np.random.default_rng(0))
+    >>> videos, labels = np.repeat([5, 6, 7, 8], 3), np.repeat([0, 0, 1, 1], 3)
+    >>> fold = cluster_folds(videos, labels, 2, np.random.default_rng(0))
     >>> np.bincount(fold), len(set(fold[:3].tolist())), fold[0] != fold[3]
     (array([6, 6]), 1, np.True_)
     """
@@ -251,8 +252,10 @@ def effective_count(values: NDArray[np.float64], clusters: Indices | None) -> fl
     >>> import numpy as np
     >>> from recal.clusters import effective_count
     >>> values = np.random.default_rng(0).normal(size=300)
-    >>> effective_count(values, None), round(effective_count(np.repeat(values, 5), np.repeat(np.arange(300), 5)))
-    (300.0, 300)
+    >>> effective_count(values, None)
+    300.0
+    >>> round(effective_count(np.repeat(values, 5), np.repeat(np.arange(300), 5)))
+    300
     """
     if clusters is None:
         return float(len(values))

@@ -144,7 +144,8 @@ def warn_of_fitted(count: int, n_samples: int, what: str, remedy: str, stackleve
     if matters(count, n_samples):
         about = "all" if count >= n_samples else f"about {count:,}"
         warnings.warn(
-            f"The calibration was fitted on {about} of these {n_samples:,} samples, so {what}. {remedy}",
+            f"The calibration was fitted on {about} of these {n_samples:,} samples, so {what}. "
+            f"{remedy}",
             SameRowsWarning,
             stacklevel=stacklevel + 1,
         )

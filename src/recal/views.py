@@ -63,7 +63,7 @@ class Views:
     Examples
     --------
     >>> from recal import Views
-    >>> views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, labels=[0, 1])
+    >>> views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, [0, 1])
     >>> views
     Views: 2 samples, 2 classes, 1 transformation, labelled
     >>> views[:1].transformed("zoom:0.5")
@@ -93,8 +93,8 @@ class Views:
             array = check_logits(values, f"transformed[{str(transform)!r}]")
             if array.shape != (n_samples, n_classes):
                 raise InputError(
-                    f"Logits of {str(transform)!r} must have the originals' shape {(n_samples, n_classes)}, "
-                    f"got {array.shape}."
+                    f"Logits of {str(transform)!r} must have the originals' shape "
+                    f"{(n_samples, n_classes)}, got {array.shape}."
                 )
             if transform in self._transformed:
                 raise InputError(f"The transformation {str(transform)!r} is given twice.")
@@ -203,7 +203,9 @@ class Views:
 
     @property
     def in_memory(self) -> bool:
-        """Whether logits are in memory; otherwise they are read from a file whenever they are used."""
+        """Whether logits are in memory; otherwise they are read from a file whenever they are
+        used.
+        """
         return isinstance(self._logits, np.ndarray)
 
     @property

@@ -65,7 +65,8 @@ def read_log(
     >>> import json, tempfile
     >>> from pathlib import Path
     >>> from recal.answers import read_log
-    >>> line = {"doc_hash": "a1", "target": "1", "filtered_resps": [["-2.5", "False"], ["-0.1", "True"]]}
+    >>> scores = [["-2.5", "False"], ["-0.1", "True"]]
+    >>> line = {"doc_hash": "a1", "target": "1", "filtered_resps": scores}
     >>> path = Path(tempfile.mkdtemp()) / "samples.jsonl"
     >>> _ = path.write_text(json.dumps(line))
     >>> read_log(path)
@@ -266,7 +267,9 @@ def _read_option_table(
 
 
 def _body_of(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the chat completion of a line: the line itself, or the part that the Batch API wraps."""
+    """Return the chat completion of a line: the line itself, or the part that the Batch API
+    wraps.
+    """
     response = line if isinstance(line.get("choices"), list) else line.get("response")
     body = response.get("body", response) if isinstance(response, dict) else None
     return body if isinstance(body, dict) else None

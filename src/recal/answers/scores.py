@@ -1,4 +1,6 @@
-"""Scores of answer options: log-probabilities from a log or an endpoint, and how they become Views."""
+"""Scores of answer options: log-probabilities from a log or an endpoint, and how they become
+Views.
+"""
 
 from __future__ import annotations
 

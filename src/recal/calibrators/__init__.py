@@ -68,7 +68,8 @@ def find_method(name: str) -> tuple[type[Calibrator], dict[str, Any]]:
         return method, {}
     if answers not in ("kept", "free") or "answers" not in inspect.signature(method).parameters:
         raise InputError(
-            f"{name!r} is no method: answers are 'kept' or 'free', and some methods never change them."
+            f"{name!r} is no method: answers are 'kept' or 'free', and some methods never change "
+            "them."
         )
     return method, {"answers": answers}
 

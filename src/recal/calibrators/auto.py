@@ -54,8 +54,8 @@ class AutoCalibration(MixedCalibrator):
     Examples
     --------
     >>> y = np.arange(500) % 3
-    >>> auto = AutoCalibration().fit(np.eye(3)[y] + np.random.default_rng(0).normal(size=(500, 3)), y)
-    >>> auto.choice_
+    >>> logits = np.eye(3)[y] + np.random.default_rng(0).normal(size=(500, 3))
+    >>> AutoCalibration().fit(logits, y).choice_
     'ensemble'
     """
 
@@ -111,8 +111,8 @@ def _free_answers(fitted: Calibrator, samples: Samples) -> str:
         return ""
     before, after = (float((one == left_out.labels).mean()) for one in (left_out.answers, free))
     return (
-        f" Changing {int((free != left_out.answers).sum()):,} of {len(left_out):,} answers left out "
-        f"would raise the accuracy from {before:.1%} to {after:.1%}: "
+        f" Changing {int((free != left_out.answers).sum()):,} of {len(left_out):,} answers left "
+        f"out would raise the accuracy from {before:.1%} to {after:.1%}: "
         'use answers="free" (--answers free).'
     )
 
@@ -159,6 +159,7 @@ def _try_recal(fit: EnsembleFit, seed: int) -> tuple[ReCal, str]:
     if loss * (1.0 + 0.005 * (passes - fit.passes)) >= best:
         return method, ""
     return method, (
-        f"Chosen: recal, whose NLL on samples left out is {100.0 * (1.0 - loss / best):.1f} % lower than that of the "
-        f"best mixture of methods, for {passes} more forward passes per answer."
+        f"Chosen: recal, whose NLL on samples left out is {100.0 * (1.0 - loss / best):.1f} % "
+        f"lower than that of the best mixture of methods, for {passes} more forward passes per "
+        "answer."
     )

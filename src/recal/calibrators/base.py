@@ -5,7 +5,7 @@ class MyMethod(Calibrator):
     short_name = "mine"            # its name in tables; METHODS lists those of recal's own
     keeps_accuracy = True          # whether predict() always returns the model's own prediction
 
-    penalty: Strength = 1.0        # a parameter of the constructor; the annotation says what is allowed
+    penalty: Strength = 1.0        # a parameter; the annotation says what is allowed
     loss_: float = from_fit()      # an attribute that the fit sets, and that files store
 
     def _fit(self, samples):
@@ -322,8 +322,10 @@ class Calibrator(Estimator, ABC):
         >>> from recal.calibrators import VectorScaling
         >>> logits = np.tile([[2.0, 0.0], [0.0, 2.0]], (20, 1))
         >>> scaled = VectorScaling(answers="kept").fit(logits, np.tile([1, 1, 1, 1, 0, 1], 7)[:40])
-        >>> scaled.predict_proba(logits[:1]).round(2).tolist(), scaled.predict_confidence(logits[:1]).round(2).tolist()
-        ([[0.5, 0.5]], [0.3])
+        >>> scaled.predict_proba(logits[:1]).round(2).tolist()
+        [[0.5, 0.5]]
+        >>> scaled.predict_confidence(logits[:1]).round(2).tolist()
+        [0.3]
         """
         return self.predict_both(X, groups)[1]
 
@@ -416,12 +418,15 @@ class Calibrator(Estimator, ABC):
         self._check_fitted()
         if not hasattr(self, "decision_"):
             raise NotFittedError(
-                f"This {type(self).__name__} has no decision rule; set decision_ = recal.decide(probs, y).rule."
+                f"This {type(self).__name__} has no decision rule; set decision_ = "
+                "recal.decide(probs, y).rule."
             )
         return check(self.decision_, RULE, "decision_")
 
     def needed_transforms(self) -> tuple[Transform, ...]:
-        """Return the transformations whose logits `predict_proba` reads; new inputs need no others."""
+        """Return the transformations whose logits `predict_proba` reads; new inputs need no
+        others.
+        """
         self._check_fitted()
         return self.map_.transforms
 

@@ -303,8 +303,9 @@ def _weigh(fit: EnsembleFit, probs: NDArray[np.float32], kept: bool) -> None:
     likelihoods = probs[:, np.arange(len(samples)), samples.labels].T.astype(np.float64)
 
     def weigh(some: NDArray[np.bool_]) -> Vector:
-        # Pseudo-counts: half a sample for each member that shrinks towards a temperature. The first,
-        # temperature scaling, gets more if there are few mistakes, which alone show what is better.
+        # Pseudo-counts: half a sample for each member that shrinks towards a temperature. The
+        # first, temperature scaling, gets more if there are few mistakes, which alone show what is
+        # better.
         prior = np.array([0.0 if name in ("beta", "isotonic") else 0.5 for name in names])
         prior[0] += 30.0 / max(1.0, float(counts[wrong & some].sum()))
         return mixture_weights(likelihoods[some], counts[some], prior)
@@ -320,7 +321,9 @@ def _weigh(fit: EnsembleFit, probs: NDArray[np.float32], kept: bool) -> None:
 
 
 def _one_or_all(fit: EnsembleFit) -> dict[str, float]:
-    """Return the weights, or one member alone if the evidence shows that the mixture is no better."""
+    """Return the weights, or one member alone if the evidence shows that the mixture is no
+    better.
+    """
     samples, losses = fit.samples, fit.losses
     # Members are fitted as if rows were independent, so they follow the clusters of the fit too
     # closely.

@@ -136,7 +136,8 @@ class PanelTable(Record):
             own = columns.get(name, raw[:, :0])
             if own.shape[1] > width:
                 raise InputError(
-                    f"of {name!r} must be at most {width} samples as in the fit, got {own.shape[1]}",
+                    f"of {name!r} must be at most {width} samples as in the fit, got "
+                    f"{own.shape[1]}",
                     argument="answers",
                 )
             raw[:, end - width : end - width + own.shape[1]] = own
@@ -297,8 +298,8 @@ def right_answers(
     column = np.array(list(columns.values()), dtype=object).T
     if column.shape not in ((n, 1), (n, len(table.systems))):
         raise InputError(
-            f"must be right answers ({n},), or grades of shape ({n}, {len(table.systems)}), got the "
-            f"shape {column.shape}",
+            f"must be right answers ({n},), or grades of shape ({n}, {len(table.systems)}), got "
+            f"the shape {column.shape}",
             argument="truth",
         )
     missing = np.array([[_is_absent(one) for one in row] for row in column.tolist()])
@@ -330,7 +331,9 @@ def right_answers(
 
 
 def main_places(slots: NDArray[np.float64], n_samples: int) -> NDArray[np.float64]:
-    """Return the place of the main system's answer, the most frequent of its samples; NaN if none."""
+    """Return the place of the main system's answer, the most frequent of its samples; NaN if
+    none.
+    """
     own = slots[:, :n_samples]
     counts = (own[:, :, None] == own[:, None, :]).sum(axis=2)
     return np.asarray(own[np.arange(len(own)), counts.argmax(axis=1)])

@@ -50,7 +50,9 @@ class Iteration(Record):
 
 
 class _Fit:
-    """The state of a fit: one scale per sample and view. Views themselves are not kept in memory."""
+    """The state of a fit: one scale per sample and view. Views themselves are not kept in
+    memory.
+    """
 
     def __init__(self, views: Views, labels: Labels, method: ReCal) -> None:
         self.views, self.labels, self.method = views, labels, method
@@ -143,7 +145,9 @@ class _Fit:
         return self.tracks[transform]
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
-        """Undo the whole iteration, or one group's part, if it would raise the calibration error."""
+        """Undo the whole iteration, or one group's part, if it would raise the calibration
+        error.
+        """
         after = self.original.log_partition_at(betas[groups], self.method.n_bins)
         if self._ece(after) > self.ece:
             return np.array(NEUTRAL), False

@@ -146,7 +146,9 @@ class StructuredMatrixScaling(GuardedCalibrator):
 
 
 def _robust_features(samples: Samples) -> tuple[np.ndarray, float]:
-    """Return log-probabilities at the fitted temperature, and their share of uniform probability."""
+    """Return log-probabilities at the fitted temperature, and their share of uniform
+    probability.
+    """
     uniform = 1.0 / (len(samples) + 1.0)
     return soft_log_probs(wide(samples.logits) * samples.beta, 1.0, uniform), uniform
 
@@ -304,7 +306,8 @@ class DirichletCalibration(MatrixScaling):
     Examples
     --------
     >>> model = DirichletCalibration(penalty=1.0).fit(2.0 * np.eye(3)[[0, 1, 2, 0]], [0, 1, 2, 1])
-    >>> bool(np.allclose(model.predict_proba(np.eye(3) + 5.0), model.predict_proba(np.eye(3) - 5.0)))
+    >>> up, down = model.predict_proba(np.eye(3) + 5.0), model.predict_proba(np.eye(3) - 5.0)
+    >>> bool(np.allclose(up, down))
     True
     """
 

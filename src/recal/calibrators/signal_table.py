@@ -160,7 +160,8 @@ class SignalTable(Record):
                 told.append(f"{name!r} is {reprlib.repr(min(texts))}, which was not in the fit")
         if told:
             warnings.warn(
-                f"Values unlike those of the fit: {'; '.join(told)}. Their confidence may be wrong.",
+                f"Values unlike those of the fit: {'; '.join(told)}. Their confidence may be "
+                "wrong.",
                 UnseenValuesWarning,
                 stacklevel=3,
             )

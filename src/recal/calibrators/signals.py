@@ -162,7 +162,8 @@ class SignalCalibration(Estimator):
         >>> from recal import SignalCalibration
         >>> rng = np.random.default_rng(0)
         >>> stated, subject = rng.random(400), rng.choice(["law", "art"], 400)
-        >>> calibration = SignalCalibration().fit({"stated": stated}, rng.random(400) < stated, subject)
+        >>> right = rng.random(400) < stated
+        >>> calibration = SignalCalibration().fit({"stated": stated}, right, subject)
         >>> calibration.predict_confidence({"stated": 0.9}, "law").shape
         (1,)
         """
@@ -274,7 +275,9 @@ def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -
 
 
 def copies_of_answers(values: Vector, right: NDArray[Any]) -> Indices | None:
-    """Return a number for each row of signals that its copies share; None if there are no copies."""
+    """Return a number for each row of signals that its copies share; None if there are no
+    copies.
+    """
     _, index = np.unique(np.column_stack([values, right]), axis=0, return_inverse=True)
     same = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     # Any two different rows are far apart: only equal rows of signals can be copies.

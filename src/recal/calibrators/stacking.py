@@ -175,7 +175,9 @@ def _shortlist(
 def stack_plan(
     data: StackData, base: Stack, stack: Stack | None, matrices: NDArray[np.float64] | None = None
 ) -> Plan | Blend:
-    """Return the plan of a stack, which is `base` above the gate; without a stack, that of `base`."""
+    """Return the plan of a stack, which is `base` above the gate; without a stack, that of
+    `base`.
+    """
 
     def numbers(one: Stack) -> tuple[float, float, tuple[float, ...]]:
         offsets = tuple(one.offsets.tolist()) if one.offsets.any() else ()
@@ -227,7 +229,7 @@ class ViewAveraging(GuardedCalibrator):
     Examples
     --------
     >>> from recal import Views
-    >>> views = Views([[2.0, 0.0], [0.0, 1.0]], {"zoom:0.5": [[0.0, 0.0], [0.0, 3.0]]}, labels=[0, 1])
+    >>> views = Views([[2.0, 0.0], [0.0, 1.0]], {"zoom:0.5": [[0.0, 0.0], [0.0, 3.0]]}, [0, 1])
     >>> ViewAveraging().fit(views).predict_proba(views).round(3).tolist()
     [[0.69, 0.31], [0.158, 0.842]]
     """

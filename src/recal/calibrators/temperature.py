@@ -131,8 +131,8 @@ class _Loss:
         # many classes only once.
         small = state.logits.size < 500_000
         self.centred = state.logits - state.maxima[:, None].astype(np.float64) if small else None
-        # The prior of log(beta / the best single beta) is normal with a standard deviation of 0.5. A
-        # share of the uniform distribution can explain one or two mistakes; without a prior, beta
+        # The prior of log(beta / the best single beta) is normal with a standard deviation of 0.5.
+        # A share of the uniform distribution can explain one or two mistakes; without a prior, beta
         # would then grow without limit.
         self.precision = 1.0 / (0.5**2 * len(labels))
         self.counts, self.weights = np.ones(len(labels)), np.full(3, 1.0 / 3.0)

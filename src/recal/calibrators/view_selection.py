@@ -1,4 +1,5 @@
-"""Choice of the views to stack: forward selection in which samples left out decide about every step.
+"""Choice of the views to stack: forward selection in which samples left out decide about every
+step.
 
 The whole procedure is cross-fitted. For each fold a path grows on the other folds: the best view
 first, then the best one beside it, and so on. The loss of the samples left out at each length, with

@@ -171,7 +171,8 @@ def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) 
     if stored.options() != other.options():
         warnings.warn(
             f"{path} was collected with {str(other) or 'no preprocessing'}, and the views of the "
-            f"fit with {str(stored) or 'no preprocessing'}: the calibration was not fitted for this.",
+            f"fit with {str(stored) or 'no preprocessing'}: the calibration was not fitted for "
+            "this.",
             UserWarning,
             stacklevel=2,
         )

@@ -191,7 +191,9 @@ def _ledger_of(out: Path) -> Path:
 
 @contextmanager
 def _keeping(ledger: Path) -> Iterator[None]:
-    """After an error or an interruption, also say where the answers so far are kept, if any came."""
+    """After an error or an interruption, also say where the answers so far are kept, if any
+    came.
+    """
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:

@@ -75,7 +75,7 @@ def decide(
         calibrator, decision = _decide_crossfitted(calibrator, views, rules, seed)
         extra["cross_fitted"] = True
     else:
-        read = _read(ctx, source, about, calibration, calibrator, correct)
+        read = _read_labelled(ctx, source, about, calibration, calibrator, correct)
         decision = _decide(read, rules)
         if curve:
             extra["curve"] = _print_curve(read, confidence)
@@ -92,7 +92,7 @@ def decide(
     print_json({"files": [source], **decision.to_dict(), **extra, "out": out})
 
 
-def _read(
+def _read_labelled(
     ctx: Context,
     source: Path,
     about: opt.Inputs,

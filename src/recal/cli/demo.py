@@ -48,7 +48,7 @@ def demo(
         rows.append(["", *intervals, ""])
     say("")
     print_table(
-        f"{evaluation.n_samples:,} digits used for nothing else; below each value its 95 % interval",
+        f"{evaluation.n_samples:,} digits used for nothing else; below, the 95 % intervals",
         [
             "",
             *(METRIC_NAMES[metric] for metric in SHOWN_METRICS),
@@ -63,8 +63,8 @@ def demo(
     say(
         f"\n{result.reason}\n"
         f"It takes {result.passes_per_answer:.2f} forward passes per answer.\n"
-        f"Automated with at most {risk:.0%} errors, at 95 % confidence: {before:.1%} of the answers "
-        f"before, {after:.1%} after calibration. The rules were chosen on other digits.\n\n"
+        f"Automated with at most {risk:.0%} errors, at 95 % confidence: {before:.1%} of the "
+        f"answers before, {after:.1%} after calibration. The rules were chosen on other digits.\n\n"
         f"Open\n  {files['report']}\n\n"
         "Next: the same, step by step\n"
         f"  recal fit {files['views to fit on']} --out digits.recal\n"

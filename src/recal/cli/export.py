@@ -87,8 +87,8 @@ def _open_network(model: Path, trust: str | None) -> Any:
     if model.suffix.lower() not in (".onnx", ".pt2"):
         raise InputError(
             f"recal export takes an .onnx file, or a .pt2 file of torch.export, got {model}",
-            remedy="Convert the model to ONNX first (skl2onnx does so for scikit-learn), or leave out --model to write "
-            "the calibration alone, which takes the model's logits",
+            remedy="Convert the model to ONNX first (skl2onnx does so for scikit-learn), or "
+            "leave out --model to write the calibration alone, which takes the model's logits",
         )
     check_exists(model)
     if model.suffix.lower() == ".onnx":
@@ -100,7 +100,9 @@ def _open_network(model: Path, trust: str | None) -> Any:
 
 
 def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> Any:
-    """Return a batch of zeros; its shape and dtype come from the options, the views or the model."""
+    """Return a batch of zeros; its shape and dtype come from the options, the views or the
+    model.
+    """
     import numpy as np
 
     try:

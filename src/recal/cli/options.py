@@ -57,7 +57,7 @@ Splits = Annotated[int | None, Option(help="Random splits; by default 10 halves 
 
 _rows = partial(Option, rich_help_panel="Labels, groups and clusters")
 _model = partial(Option, rich_help_panel="Model")
-_read = partial(Option, rich_help_panel="Inputs")
+_input = partial(Option, rich_help_panel="Inputs")
 _image = partial(Option, rich_help_panel="Images and preprocessing")
 
 
@@ -113,15 +113,15 @@ class Inputs:
             path_type=Path,
         ),
     ] = None
-    read: Annotated[str | None, _read(help="Read files as images, texts or sounds.")] = None
+    read: Annotated[str | None, _input(help="Read files as images, texts or sounds.")] = None
     on_error: Annotated[
-        str | None, _read(help="If a file cannot be read: stop or skip.", show_default="stop")
+        str | None, _input(help="If a file cannot be read: stop or skip.", show_default="stop")
     ] = None
-    cluster_by: Annotated[str | None, _read(help="Clusters of files: 'parent', or a pattern.")] = (
+    cluster_by: Annotated[str | None, _input(help="Clusters of files: 'parent', or a pattern.")] = (
         None
     )
-    seconds: Annotated[float | None, _read(help="Cut or pad sounds to this length.")] = None
-    text_column: Annotated[str | None, _read(help="The one column to read, as texts.")] = None
+    seconds: Annotated[float | None, _input(help="Cut or pad sounds to this length.")] = None
+    text_column: Annotated[str | None, _input(help="The one column to read, as texts.")] = None
     pixels: Annotated[str | None, _image(help="Read images as rgb or gray.")] = None
     resize: Annotated[int | None, _image(help="Resize the shorter side to this length.")] = None
     crop: Annotated[int | None, _image(help="Crop a square of this side from the middle.")] = None
@@ -281,7 +281,9 @@ class Inputs:
         return self.data is not None and self.data.suffix.lower() in TABLES
 
     def check_files(self) -> None:
-        """Refuse a missing model or missing data, before importing the code that would open them."""
+        """Refuse a missing model or missing data, before importing the code that would open
+        them.
+        """
         if self.model is None or self.data is None:
             given = " ".join(map(str, self.words("model", "data")))
             raise InputError(f"This needs --model and --data, got {given or 'neither'}.")

@@ -61,7 +61,7 @@ def report(
             result = compare(method_names(methods, fit), fit, test, splits=splits, **how)
         else:
             opt.refuse(ctx, f"the probabilities {source}", ("test_views", "methods", "splits"))
-            read = _read(source, before, about, tuple(by or ()))
+            read = _read_pair(source, before, about, tuple(by or ()))
             after = read[list(read)[-1]]
             result = compare_probs(
                 {name: one.probs for name, one in read.items()},
@@ -88,7 +88,7 @@ def report(
     say(f"Written to {out}.")
 
 
-def _read(
+def _read_pair(
     source: Path, before: Path | None, about: opt.Inputs, columns: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the probabilities to report on, and those before calibration in the same order."""

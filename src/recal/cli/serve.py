@@ -45,8 +45,8 @@ def serve(
     POST /answers takes one row or a list: {"signals": {...}}, {"answers": {...}, "signals": {...}},
     {"logits": [...]}, or with --model {"input": ...}; with "group" if the fit had groups. It
     returns answer, confidence, accepted, and whether a person should check the answer. POST /grades
-    takes {"id": ..., "right": true}. GET / is a status page, GET /status has its figures as JSON, GET
-    /metrics is for Prometheus, GET /healthz says that the service is up. If the environment has
+    takes {"id": ..., "right": true}. GET / is a status page, GET /status has its figures as JSON,
+    GET /metrics is for Prometheus, GET /healthz says that the service is up. If the environment has
     RECAL_TOKEN, requests need it.
 
     Example: [bold]recal serve calibrated --port 8000[/bold]
@@ -124,8 +124,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = str(error.strerror).partition(" (")[0]
         raise InputError(
-            f"Cannot listen at {host}, port {port}: {why}. Choose another --host or --port; --port 0 "
-            "takes a free one."
+            f"Cannot listen at {host}, port {port}: {why}. Choose another --host or --port; "
+            "--port 0 takes a free one."
         ) from None
     # Connections inherit it. Otherwise an answer can wait 40 ms for the client's acknowledgement.
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -32,7 +32,9 @@ LabelColumns = tuple[Labels | None, NDArray[Any] | None]
 
 @dataclass(frozen=True)
 class Block:
-    """The logits of one batch: (b, K) for the originals and (m, b, K) for the transformed copies."""
+    """The logits of one batch: (b, K) for the originals and (m, b, K) for the transformed
+    copies.
+    """
 
     index: int
     start: int
@@ -111,8 +113,8 @@ class Job:
             row, column = np.argwhere(~np.isfinite(logits))[0].tolist()
             sample = describe(batch.start + int(rows[row]))
             raise InputError(
-                f"Logits must be finite; {self.model.name} gave {logits[row, column]} for {sample}, "
-                f"class {column}, in {_view_name(transform)}",
+                f"Logits must be finite; {self.model.name} gave {logits[row, column]} for "
+                f"{sample}, class {column}, in {_view_name(transform)}",
                 remedy="Remove that sample, or fix the model or the preprocessing",
             )
         return logits
@@ -177,8 +179,10 @@ class Sink:
         The text of the progress bar.
     """
 
-    def __init__(self, doing: str, done: frozenset[int] = frozenset()) -> None:
-        self.doing, self.done = doing, done
+    done: frozenset[int] = frozenset()
+
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
         self.results: dict[int, Any] = {}
 
     def take(self, index: int, result: Any) -> None:
@@ -248,7 +252,8 @@ def label_columns(
     classes: Sequence[Any] | None,
     n_classes: int,
 ) -> LabelColumns:
-    """Return the labels of a source as column indices, and the names of the columns if there are any.
+    """Return the labels of a source as column indices, and the names of the columns if there are
+    any.
 
     `classes` are the names that the caller gave; without them, the model or the source names the
     columns.
@@ -271,7 +276,9 @@ def label_columns(
 
 
 class MemorySink(ViewsSink):
-    """Keeps all logits in memory, and writes them to one .npz file at the end if there is a target."""
+    """Keeps all logits in memory, and writes them to one .npz file at the end if there is a
+    target.
+    """
 
     def __init__(
         self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path | None = None

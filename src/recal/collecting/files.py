@@ -357,8 +357,8 @@ def open_path(path: Path, **options: Any) -> Source:
         if suffix == ".txt":
             return ArraySource(_read_lines(path))
     raise InputError(
-        f"{path.name}: inputs are read from .npz, .npy, tables (.csv, .tsv, .parquet), texts (.txt, "
-        "one per line), or a folder of images, sounds or texts."
+        f"{path.name}: inputs are read from .npz, .npy, tables (.csv, .tsv, .parquet), texts "
+        "(.txt, one per line), or a folder of images, sounds or texts."
     )
 
 

@@ -1,5 +1,5 @@
-"""Jobs over inputs, batch by batch: `collect` turns a model and a pool into Views, and `apply` turns a
-model and a calibrator into calibrated predictions.
+"""Jobs over inputs, batch by batch: `collect` turns a model and a pool into Views, and `apply`
+turns a model and a calibrator into calibrated predictions.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ def apply(
     >>> import numpy as np
     >>> from recal import TemperatureScaling
     >>> from recal.collecting import apply
-    >>> calibrator = TemperatureScaling().fit(np.array([[3.0, 0.0], [0.0, 3.0], [3.0, 0.0]]), [0, 1, 1])
+    >>> calibrator = TemperatureScaling().fit([[3.0, 0.0], [0.0, 3.0], [3.0, 0.0]], [0, 1, 1])
     >>> apply(calibrator, lambda batch: batch, np.array([[2.0, -2.0]])).probs.argmax(1)
     array([0])
     """

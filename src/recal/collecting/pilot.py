@@ -1,5 +1,5 @@
-"""The pilot of `recal calibrate`: all candidate views of a few labelled samples, so that only useful
-views are computed for the others.
+"""The pilot of `recal calibrate`: all candidate views of a few labelled samples, so that only
+useful views are computed for the others.
 
 The pilot takes random rows, because folders are sorted by class. It has a store of its own, and its
 rows are computed again with all others, so the result has the same bytes as a `collect` of the
@@ -126,7 +126,9 @@ def join_views(parts: Sequence[Views]) -> Views:
 
 
 def read_finished(store: Path, transforms: Sequence[Transform]) -> Views | None:
-    """Return the views in a store that an earlier run finished with these transformations, or None."""
+    """Return the views in a store that an earlier run finished with these transformations, or
+    None.
+    """
     if not store.exists():
         return None
     views = read_views(store)

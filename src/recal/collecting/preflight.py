@@ -152,8 +152,8 @@ def check_agreement(
         if len(names) == 2:
             why = "The two columns look swapped"
         raise InputError(
-            f"Only {right:.0%} of the predictions of {model.name} match the labels of {size} inputs, "
-            f"and {reordered:.0%} match in another order of the classes. {why}",
+            f"Only {right:.0%} of the predictions of {model.name} match the labels of {size} "
+            f"inputs, and {reordered:.0%} match in another order of the classes. {why}",
             remedy=f"Check this and pass {in_both(classes=order)}",
         )
 

@@ -114,7 +114,8 @@ def _receive(call: Any) -> Any:
     except exceptions.RayError as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise RecalError(
-            f"A worker could not start, or died {_DEATHS} times with one batch under way ({reason})",
+            f"A worker could not start, or died {_DEATHS} times with one batch under way "
+            f"({reason})",
             remedy="If memory is short, take a smaller batch_size, or RayEngine(cpus=2)",
         ) from error
 

@@ -218,8 +218,8 @@ def as_source(inputs: Any, **options: Any) -> Source:
     if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
         return DatasetSource(inputs)
     raise InputError(
-        "Inputs are read in any order: pass an array, a frame, a torch dataset with __getitem__ and "
-        f"__len__, or the path of a file or folder; got {type(inputs).__name__}."
+        "Inputs are read in any order: pass an array, a frame, a torch dataset with __getitem__ "
+        f"and __len__, or the path of a file or folder; got {type(inputs).__name__}."
     )
 
 

@@ -1,4 +1,5 @@
-"""The sink that writes a store of views block by block, so that an interrupted collect can be resumed.
+"""The sink that writes a store of views block by block, so that an interrupted collect can be
+resumed.
 
 `files/zarr_views.py` describes the store. A block's rows are written first and its line afterwards.
 A block without a valid line, or with other checksums, is computed again, so a kill, a full disk or
@@ -202,7 +203,8 @@ class StoreSink(ViewsSink):
 
     def _other_inputs(self, index: int) -> OtherJobError:
         return OtherJobError(
-            f"{self.target} was made with other inputs: batch {index} differs from the one recorded",
+            f"{self.target} was made with other inputs: batch {index} differs from the one "
+            "recorded",
             remedy=_REMEDY,
         )
 

@@ -151,13 +151,15 @@ def _refuse_texts(frame: Any) -> None:
     if texts and frame.shape[1] <= len(texts) + 1:
         raise InputError(
             f"The column {texts[0]!r} holds texts, and the table is read as features",
-            remedy=f"To read it as texts pass {in_both(text_column=texts[0])}, and label_column=... "
-            "(--label-column) if the labels are not in a column called label",
+            remedy=f"To read it as texts pass {in_both(text_column=texts[0])}, and "
+            "label_column=... (--label-column) if the labels are not in a column called label",
         )
 
 
 def open_frame(inputs: Any) -> TableSource:
-    """Return the source of a frame of pandas, or of one of polars or pyarrow, which becomes pandas."""
+    """Return the source of a frame of pandas, or of one of polars or pyarrow, which becomes
+    pandas.
+    """
     try:
         return TableSource(inputs.to_pandas() if hasattr(inputs, "to_pandas") else inputs)
     except ImportError as error:

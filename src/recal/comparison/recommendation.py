@@ -32,7 +32,9 @@ class Difference:
     freedom: int
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """The t-interval of the difference; infinite if one method gave a label the probability 0."""
+        """The t-interval of the difference; infinite if one method gave a label the probability
+        0.
+        """
         from scipy.stats import t
 
         if not math.isfinite(self.value):
@@ -103,7 +105,8 @@ def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL)
     >>> from recal.comparison import compare_probs, judge
     >>> y = (np.arange(400) % 10 == 0).astype(int)
     >>> calibrated, boastful = np.tile([0.9, 0.1], (400, 1)), np.tile([0.999, 0.001], (400, 1))
-    >>> judge(compare_probs({"boastful": boastful, "calibrated": calibrated}, y), "calibrated", "boastful").outcome
+    >>> comparison = compare_probs({"boastful": boastful, "calibrated": calibrated}, y)
+    >>> judge(comparison, "calibrated", "boastful").outcome
     'better'
     """
     each = 1 - (1 - level) / len(PROPER)

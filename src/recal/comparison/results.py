@@ -260,15 +260,18 @@ class Comparison:
         """One sentence on the data and on where the intervals come from."""
         setup = self.setup
         if setup.n_fit:
-            sizes = f"fitted on {setup.n_fit:,} samples, tested on {setup.n_test:,}, {setup.n_classes:,} classes"
+            sizes = (
+                f"fitted on {setup.n_fit:,} samples, tested on {setup.n_test:,}, "
+                f"{setup.n_classes:,} classes"
+            )
         elif self.graded:
             sizes = f"{setup.n_test:,} graded answers"
         else:
             sizes = f"{setup.n_test:,} samples, {setup.n_classes:,} classes"
         if setup.splits > 1:
             return (
-                f"Mean over {setup.splits} random splits, {sizes}; 95 % intervals by t with Nadeau and Bengio's "
-                "correction for overlapping splits."
+                f"Mean over {setup.splits} random splits, {sizes}; 95 % intervals by t with "
+                "Nadeau and Bengio's correction for overlapping splits."
             )
         if setup.draws:
             sizes += f"; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows"
@@ -290,8 +293,8 @@ class Comparison:
 
         head, *body = self.table(metrics, cell)
         note = (
-            f"**Best**, *second best*; in brackets the difference to {self.baseline} where its interval excludes zero. "
-            f"{self.describe()}"
+            f"**Best**, *second best*; in brackets the difference to {self.baseline} where its "
+            f"interval excludes zero. {self.describe()}"
         )
         left_out = [f"{method} was left out: {why}" for method, why in self.failures.items()]
         return "\n".join([*markdown_table(head, body), "", note, *left_out]) + "\n"
@@ -322,10 +325,8 @@ class Comparison:
         """One line for each method and metric, all metrics."""
         target = io.StringIO()
         writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(
-            ["method", "metric", "value", "low", "high", "difference", "difference_low", "difference_high", "mark",
-             "fit_cpu_seconds", "forward_passes"]
-        )  # fmt: skip
+        columns = "method metric value low high difference difference_low difference_high mark"
+        writer.writerow([*columns.split(), "fit_cpu_seconds", "forward_passes"])
         for metric in self.values:
             for index, row in enumerate(self.rows(metric)):
                 numbers = [row.value, *row.interval, row.difference, *row.difference_interval]
@@ -369,43 +370,26 @@ def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Inter
     return float(values.mean() - half), float(values.mean() + half)
 
 
-def markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = ""
-) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     r"""Return the lines of a Markdown table, with columns aligned for a terminal. A bar inside a
     cell is escaped, and what would begin an HTML tag.
-
-    Parameters
-    ----------
-    head, rows : the cells as text
-    align : "l" or "r" for each column, as in LaTeX; columns beyond its end go left
 
     Examples
     --------
     >>> from recal.comparison.results import markdown_table
-    >>> print(*markdown_table(["method", "ECE"], [["ts", "0.012"], ["a|b", "0.020"]], align="lr"), sep="\n")
-    | method |   ECE |
-    | ------ | ----: |
+    >>> print(*markdown_table(["method", "ECE"], [["ts", "0.012"], ["a|b", "0.020"]]), sep="\n")
+    | method | ECE   |
+    | ------ | ----- |
     | ts     | 0.012 |
     | a\|b   | 0.020 |
     """
-    cells = [
+    lines = [
         [re.sub(r"<(?=[A-Za-z/!?])", "&lt;", cell.replace("|", r"\|")) for cell in row]
         for row in (head, *rows)
     ]
-    widths = [max(3, *map(len, column)) for column in zip(*cells)]
-    sides = align.ljust(len(head), "l")
-
-    def line(row: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if side == "r" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, sides)
-        )
-        return "| " + " | ".join(padded) + " |"
-
-    rule = ["-" * (width - 1) + ("-" if side == "l" else ":") for width, side in zip(widths, sides)]
-    first, *rest = cells
-    return [line(first), line(rule), *map(line, rest)]
+    widths = [max(3, *map(len, column)) for column in zip(*lines)]
+    lines.insert(1, ["-" * width for width in widths])
+    return [f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines]
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -1,4 +1,6 @@
-"""Fit every method on the same rows and test it on the same other rows, for one split or several."""
+"""Fit every method on the same rows and test it on the same other rows, for one split or
+several.
+"""
 
 from __future__ import annotations
 
@@ -256,10 +258,11 @@ def compare_probs(
     Examples
     --------
     >>> from recal.comparison import compare_probs
-    >>> result = compare_probs({"before": [[0.9, 0.1], [0.9, 0.1]], "after": [[0.6, 0.4], [0.6, 0.4]]}, [0, 1])
-    >>> result.best("nll")
+    >>> before, after = [[0.9, 0.1], [0.9, 0.1]], [[0.6, 0.4], [0.6, 0.4]]
+    >>> compare_probs({"before": before, "after": after}, [0, 1]).best("nll")
     'after'
-    >>> compare_probs({"before": [0.9, 0.9], "after": [0.6, 0.6]}, [True, False]).best("nll")  # graded answers
+    >>> graded = {"before": [0.9, 0.9], "after": [0.6, 0.6]}  # the confidence of each answer
+    >>> compare_probs(graded, [True, False]).best("nll")
     'after'
     """
     if not probs:
@@ -388,7 +391,8 @@ def _cuts(
             first, second = split_by_cluster(whole.clusters, (0.5, 0.5), rng)
         if not (len(first) and len(second)):
             raise InputError(
-                f"At least two samples or clusters are needed to fit on one and test on the other, got {n} samples."
+                "At least two samples or clusters are needed to fit on one and test on the "
+                f"other, got {n} samples."
             )
         cuts.append(_Cut(whole[first], whole[second], second))
     return cuts

@@ -226,8 +226,8 @@ class Audit:
         Parameters
         ----------
         grades : array-like of bool
-            Whether answers are right, in the order of the draw; possibly not yet all of them. Nobody
-            knows how other answers were chosen, so grades of these do not count.
+            Whether answers are right, in the order of the draw; possibly not yet all of them.
+            Nobody knows how other answers were chosen, so grades of these do not count.
         """
         values = np.asarray(grades).ravel()
         if len(values) > len(self.pending):
@@ -286,7 +286,8 @@ class Audit:
         return enough and not self.alarm and self.band_from is not None
 
     def updated_rule(self) -> DecisionRule | None:
-        """Return a looser rule if the band can be accepted, a stricter one after an alarm, else None.
+        """Return a looser rule if the band can be accepted, a stricter one after an alarm, else
+        None.
 
         The stricter rule comes from `decide` on the checked answers alone, thinned to a uniform
         sample; without enough evidence it accepts nothing.
@@ -331,13 +332,15 @@ class Audit:
         low, high = self.interval
         share, risk = f"{1.0 - self.level:.0%}", percentage(self.rule.risk)
         found = (
-            f"{self.error:.1%} of the accepted answers are wrong ({low:.1%} to {high:.1%} at {share} "
-            f"confidence, valid at any time), estimated from {self.n_graded:,} checked answers."
+            f"{self.error:.1%} of the accepted answers are wrong ({low:.1%} to {high:.1%} at "
+            f"{share} confidence, valid at any time), estimated from {self.n_graded:,} checked "
+            "answers."
         )
         sentences = {
-            "refuted": f"The promise of at most {risk} errors is refuted. {self.rule.note_on_refuted}",
-            "can be loosened": f"The promise of at most {risk} errors holds, also for answers from a "
-            f"confidence of {self.band_from or 0.0:.3g} on: the rule can be loosened.",
+            "refuted": f"The promise of at most {risk} errors is refuted. "
+            f"{self.rule.note_on_refuted}",
+            "can be loosened": f"The promise of at most {risk} errors holds, also for answers "
+            f"from a confidence of {self.band_from or 0.0:.3g} on: the rule can be loosened.",
             "holds": f"The promise of at most {risk} errors holds.",
             "open": f"The promise of at most {risk} errors is neither confirmed nor refuted yet.",
         }

@@ -1,12 +1,12 @@
 """Guarantees: which sets of predictions are shown to hold few enough mistakes.
 
-A rule offers a list of sets of predictions, from strict to loose: "the m most confident", for all m,
-or the policies of a cascade. This module says how far down the list one may go. There are two
+A rule offers a list of sets of predictions, from strict to loose: "the m most confident", for all
+m, or the policies of a cascade. This module says how far down the list one may go. There are two
 promises.
 
-**Confidence**: with probability 1 - `level` over the labelled samples, at most a share `risk` of the
-accepted predictions is wrong. One binomial bound is exact for one set; trying many and keeping the
-best would break it. Sets are therefore tested in a fixed order, each only if the one before it
+**Confidence**: with probability 1 - `level` over the labelled samples, at most a share `risk` of
+the accepted predictions is wrong. One binomial bound is exact for one set; trying many and keeping
+the best would break it. Sets are therefore tested in a fixed order, each only if the one before it
 passed (fixed-sequence testing; as a search over thresholds: Angelopoulos, Bates, Candes, Jordan and
 Lei, "Learn then Test", 2021).
 
@@ -71,7 +71,8 @@ def chance_of_so_few(errors: ArrayLike, counts: ArrayLike, risk: ArrayLike) -> V
 
 
 def passed_in_order(errors: ArrayLike, counts: ArrayLike, risk: float, level: float) -> int:
-    """Return how many sets, from the first on, are shown to hold at most a share `risk` of mistakes.
+    """Return how many sets, from the first on, are shown to hold at most a share `risk` of
+    mistakes.
 
     Parameters
     ----------
@@ -266,8 +267,8 @@ def shrunk_mean(reached: NDArray[np.integer]) -> float:
     """Return the mean size over resamples, less half of its deviation, but at most a quarter less.
 
     The error over all accepted predictions exceeds the risk in proportion to the variance of the
-    size. The mean varies less than the size of one sample, and shrinking it makes up for the rest. A
-    threshold between two samples accepts half a sample more than was counted.
+    size. The mean varies less than the size of one sample, and shrinking it makes up for the rest.
+    A threshold between two samples accepts half a sample more than was counted.
     """
     mean, deviation = float(np.mean(reached)), float(np.std(reached))
     return max(mean - min(deviation / 2, mean / 4) - 0.5, 0.0)
@@ -366,8 +367,8 @@ def labels_needed(
     It assumes that further samples are like these. For every set, the share of mistakes lies in the
     middle 80 % of its posterior; the ends of the range are the numbers for the best set at either
     end, and the share is that of the lower end. The upper end is None if the data do not rule out
-    that all sets are too bad. Both are None if the lower end is beyond ten times the samples, or ten
-    times those that would do without a mistake: then nothing useful can be said.
+    that all sets are too bad. Both are None if the lower end is beyond ten times the samples, or
+    ten times those that would do without a mistake: then nothing useful can be said.
     """
     from scipy.special import betaincinv
 

@@ -227,7 +227,9 @@ class Decision(Outcome):
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The lowest risk at which each promise accepts at least 1 %, if nothing can be accepted."""
+        """The lowest risk at which each promise accepts at least 1 %, if nothing can be
+        accepted.
+        """
         if self.possible:
             return ()
         kinds = (self.guarantee, self._other)
@@ -236,7 +238,9 @@ class Decision(Outcome):
 
     @property
     def supported_risk(self) -> float | None:
-        """The lowest risk at which this promise accepts at least 1 %, if nothing can be accepted."""
+        """The lowest risk at which this promise accepts at least 1 %, if nothing can be
+        accepted.
+        """
         risks = [one.risk for one in self.options if one.guarantee == self.guarantee]
         return risks[0] if risks else None
 
@@ -249,8 +253,8 @@ class Decision(Outcome):
 
     @property
     def table(self) -> tuple[Part, ...]:
-        """The parts, worst first. Parts that accept nothing come before the others, which are sorted by
-        the share of mistakes among accepted answers.
+        """The parts, worst first. Parts that accept nothing come before the others, which are
+        sorted by the share of mistakes among accepted answers.
         """
         return tuple(
             sorted(self.parts, key=lambda part: (part.possible, -np.nan_to_num(part.error_rate)))
@@ -316,8 +320,8 @@ class Decision(Outcome):
         return " ".join(filter(None, sentences))
 
     def note_on(self, errors: int, accepted: int) -> str:
-        """Return how likely a count above the risk is; empty with clusters, whose rows depend on each
-        other, so that the chance cannot be computed from a count.
+        """Return how likely a count above the risk is; empty with clusters, whose rows depend on
+        each other, so that the chance cannot be computed from a count.
         """
         return "" if self.n_clusters else self.rule.note_on(errors, accepted)
 
@@ -331,7 +335,8 @@ class Decision(Outcome):
         return f"{name}: {self.other_coverage:.1%}."
 
     def refusal(self, share: float = 1.0) -> str:
-        """Return why nothing can be accepted, and what can be had: one line each, with what to type.
+        """Return why nothing can be accepted, and what can be had: one line each, with what to
+        type.
 
         `share` of further labels would decide.
         """
@@ -345,14 +350,15 @@ class Decision(Outcome):
         ]
         if self.needed is None:
             lines[0] += (
-                " Even the most confident answers may be wrong too often. A higher risk or a better "
-                "model helps more than labels."
+                " Even the most confident answers may be wrong too often. A higher risk or a "
+                "better model helps more than labels."
             )
         for one in self.options:
             other = "" if one.guarantee == self.guarantee else f" --guarantee {one.guarantee}"
             lines.append(
-                f"With --risk {one.risk:g}{other}, {one.coverage:.1%} of the answers can be accepted "
-                f"(at most {percentage(one.risk)} wrong {_how_sure(one.guarantee, self.confidence)})."
+                f"With --risk {one.risk:g}{other}, {one.coverage:.1%} of the answers can be "
+                f"accepted (at most {percentage(one.risk)} wrong "
+                f"{_how_sure(one.guarantee, self.confidence)})."
             )
         if self.needed is not None:
             group = f" of {self._nearest.name}" if self.rule.groups else ""

@@ -158,7 +158,10 @@ class WatchResult:
     def temperature_message(self) -> str:
         """One sentence about the temperature."""
         if self.kinds_disagree:
-            return "The temperature of the fit stays, because the views of the fit disagree about these inputs."
+            return (
+                "The temperature of the fit stays, because the views of the fit disagree about "
+                "these inputs."
+            )
         if abs(self.ratio - 1) < 0.005:
             return "The temperature of the fit stays."
         return f"The temperature is multiplied by {1 / self.ratio:.2f}."
@@ -394,7 +397,9 @@ class Following(Record):
         return np.asarray((numbers - self.statistics[0]) / self.spread)
 
     def _process(self, size: int, without: str = "") -> TwoReadings:
-        """Return the process for batches of one of `SIZES`, without the sets of one kind of view."""
+        """Return the process for batches of one of `SIZES`, without the sets of one kind of
+        view.
+        """
         if (size, without) not in self._processes:
             sets = ((self.sizes == 0) | (self.sizes == size)) & ~self._of(without)
             self._processes[size, without] = TwoReadings(
@@ -407,7 +412,9 @@ class Following(Record):
         return sorted(set(self.kinds) - {""})
 
     def _of(self, kind: str) -> NDArray[np.bool_]:
-        """Return which sets are of a kind of view, or are undamaged inputs with other class mixes."""
+        """Return which sets are of a kind of view, or are undamaged inputs with other class
+        mixes.
+        """
         kinds = np.array(self.kinds)
         if kind != _CLASS_MIXES:
             return (kinds == kind) & (kind != "")
@@ -454,7 +461,9 @@ class Following(Record):
 
 
 def log_odds_of(hits: float, n_samples: int) -> float:
-    """Return the log-odds of an accuracy; half a hit and half a miss are added to keep them finite."""
+    """Return the log-odds of an accuracy; half a hit and half a miss are added to keep them
+    finite.
+    """
     return math.log(hits + 0.5) - math.log(n_samples - hits + 0.5)
 
 
@@ -488,7 +497,9 @@ def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float) -> Ve
 
 
 def best_change(rows: Vector) -> tuple[float, float]:
-    """Return log(best beta / beta of the fit) of labelled rows, and the log-odds of their accuracy."""
+    """Return log(best beta / beta of the fit) of labelled rows, and the log-odds of their
+    accuracy.
+    """
     odds = log_odds_of(float(rows[:, _RIGHT].sum()), len(rows))
     return lowest(rows[:, _LOSSES:].mean(axis=0)), odds
 
@@ -533,7 +544,9 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     odds = best_change(clean)[1]
 
     def source(kind: str, rows: Vector) -> tuple[str, Vector, Vector]:
-        """Return the kind of some rows, their numbers, and the changes of temperature and accuracy."""
+        """Return the kind of some rows, their numbers, and the changes of temperature and
+        accuracy.
+        """
         return kind, rows[:, :_RIGHT], np.subtract(best_change(rows), (0.0, odds))
 
     whole = [source("", clean), *(source(*pair) for pair in zip(kinds, damaged))]

@@ -323,7 +323,7 @@ def risk_curve(
     >>> from recal.decisions import risk_curve
     >>> confidence = np.linspace(1, 0.5, 1000)
     >>> wrong = np.arange(1000) % 50 == 49
-    >>> curve = risk_curve(np.column_stack([confidence, 1 - confidence]), wrong.astype(int), risks=(0.01, 0.05))
+    >>> curve = risk_curve(confidence, ~wrong, risks=(0.01, 0.05))
     >>> curve.coverage, curve.seen
     ((0.0, 1.0), (0.049, 1.0))
     """

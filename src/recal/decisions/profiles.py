@@ -103,7 +103,9 @@ class Profile(Record):
 
     @property
     def graded(self) -> bool:
-        """Whether this is a profile of confidences, for the answers of any system, without classes."""
+        """Whether this is a profile of confidences, for the answers of any system, without
+        classes.
+        """
         return self.n_classes == 1
 
     def read(
@@ -116,7 +118,8 @@ class Profile(Record):
             return logit_numbers(logits), logits
         if isinstance(views, Views) or np.ndim(views) != 1:
             raise InputError(
-                "This is a profile of confidences: pass the confidence of each answer, (n_samples,)."
+                "This is a profile of confidences: pass the confidence of each answer, "
+                "(n_samples,)."
             )
         for name in self.signal_names:
             if name not in (signals or {}):
@@ -273,7 +276,9 @@ def profile(
 def _kept_rows(
     n_samples: int, clusters: ArrayLike | None, rng: np.random.Generator
 ) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return which rows are kept, and the number of their cluster; all rows of clusters are kept."""
+    """Return which rows are kept, and the number of their cluster; all rows of clusters are
+    kept.
+    """
     if clusters is not None:
         return slice(None), check_clusters(clusters, n_samples).astype(np.int64)
     if n_samples <= MAX_ROWS:
@@ -325,7 +330,9 @@ def is_confidence(values: object) -> bool:
 
 
 def confidence_numbers(confidence: Any, signals: Mapping[str, ArrayLike]) -> Vector:
-    """Return the numbers of answers without logits; a missing signal counts as the lowest of all."""
+    """Return the numbers of answers without logits; a missing signal counts as the lowest of
+    all.
+    """
     array = check_confidences(confidence, len(np.asarray(confidence)))
     columns = [confidence_log_odds(array), np.zeros(len(array))]
     for name, column in signals.items():
@@ -402,7 +409,8 @@ def watch(
     check_share(alpha, "alpha")
     if permutations < 1 / alpha - 1:
         raise InputError(
-            f"{permutations} shuffles cannot show p <= {alpha:g}; take {math.ceil(1 / alpha) - 1} or more."
+            f"{permutations} shuffles cannot show p <= {alpha:g}; take "
+            f"{math.ceil(1 / alpha) - 1} or more."
         )
     if not isinstance(profile, Profile):
         raise InputError(
@@ -437,7 +445,9 @@ def watch(
 
 
 def _digits(numbers: Vector) -> Vector:
-    """Return log-odds as two float32 numbers, because rows are hashed as float32, and predictions."""
+    """Return log-odds as two float32 numbers, because rows are hashed as float32, and
+    predictions.
+    """
     rough = numbers[:, 0].astype(np.float32).astype(np.float64)
     return np.column_stack([rough, numbers[:, 0] - rough, numbers[:, 1]])
 

@@ -108,8 +108,8 @@ class DecisionRule(Record):
         if self.guarantee == "confidence":
             return ""
         return (
-            "The rule was made with guarantee='average' (--guarantee average), which bounds the mean "
-            "over many such rules: a single one may exceed the risk, as this one does."
+            "The rule was made with guarantee='average' (--guarantee average), which bounds the "
+            "mean over many such rules: a single one may exceed the risk, as this one does."
         )
 
     def note_on(self, errors: int, accepted: int) -> str:
@@ -169,8 +169,9 @@ class DecisionRule(Record):
             return array[np.arange(len(array)), predictions].astype(np.float64), predictions
         if confidences is None:
             raise InputError(
-                "This rule was made for the confidences of predict_confidence, and only probabilities were given. Use "
-                "accept(probs, calibrator.predict_confidence(X)), or calibrator.accept(X) with the rule in decision_."
+                "This rule was made for the confidences of predict_confidence, and only "
+                "probabilities were given. Use accept(probs, calibrator.predict_confidence(X)), "
+                "or calibrator.accept(X) with the rule in decision_."
             )
         return check_confidences(confidences, len(array)), predictions
 
@@ -178,7 +179,8 @@ class DecisionRule(Record):
         """Refuse probabilities whose number of classes differs from the number of thresholds."""
         if self.per_class and len(self.thresholds) != n_classes:
             raise InputError(
-                f"This rule has a threshold for each of {len(self.thresholds)} classes, got {n_classes} classes."
+                f"This rule has a threshold for each of {len(self.thresholds)} classes, got "
+                f"{n_classes} classes."
             )
 
 
@@ -190,7 +192,8 @@ def places_of_groups(
     """
     if groups is None:
         raise InputError(
-            f"This rule has a threshold for each of {len(known)} groups: pass groups=, one per sample."
+            f"This rule has a threshold for each of {len(known)} groups: pass groups=, one per "
+            "sample."
         )
     names, index = check_names(groups, n_samples, "groups")
     place_of = {name: place for place, name in enumerate(known)}
@@ -198,8 +201,8 @@ def places_of_groups(
     if -1 in places:
         unseen = names[places.index(-1)]
         warnings.warn(
-            f"{places.count(-1)} groups are not in the decision rule, such as {unseen!r}. Nothing in them is "
-            "accepted. Label samples of these groups and decide again.",
+            f"{places.count(-1)} groups are not in the decision rule, such as {unseen!r}. "
+            "Nothing in them is accepted. Label samples of these groups and decide again.",
             UnseenGroupsWarning,
             stacklevel=4,
         )

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Indices, Vector, check_labels, check_probs
-from recal.copies import rows_of_fit
+from recal.copies import mix, rows_of_fit
 from recal.decisions.rule import SHARE, OrInfinity
 from recal.errors import FewSamplesWarning, InputError
 from recal.schema import NotNegative, Record, Size
@@ -118,16 +118,12 @@ def content_uniforms(array: Floats) -> Vector:
     """Return a number in [0, 1) for each row that looks random and depends only on the row.
 
     Values are rounded to 12 bits, so that differences in how they were computed seldom matter, in
-    float32 or float64. They go through the mixing steps of splitmix64 (Steele, Lea and Flood, 2014),
-    column after column.
+    float32 or float64, and mixed column after column.
     """
     bits = np.rint(np.asarray(array, dtype=np.float64) * 2**12).astype(np.uint64)
-    state = np.full(len(bits), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    state = np.zeros(len(bits), dtype=np.uint64)
     for column in bits.T:
-        state = (state ^ column) * np.uint64(0xBF58476D1CE4E5B9)
-        state ^= state >> np.uint64(29)
-        state = state * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(32)
+        state = mix(state ^ column)
     return (state >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 

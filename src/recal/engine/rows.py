@@ -2,8 +2,8 @@
 scores that metrics read.
 
 Kernels take arrays and fill arrays for the rows `start` to `stop`. Rows do not affect each other,
-so a row's result has the same bits in every batch. `recal.engine.over_rows` runs kernels on all cores.
-Loops use indices because recent numba versions compile `for value in row` without vector
+so a row's result has the same bits in every batch. `recal.engine.over_rows` runs kernels on all
+cores. Loops use indices because recent numba versions compile `for value in row` without vector
 instructions, five times slower.
 """
 
@@ -111,13 +111,15 @@ def read(row, column, numbers):  # type: ignore[no-untyped-def]
 
 @kernel()
 def read_rows(where, start, stop, logits, columns, numbers):  # type: ignore[no-untyped-def]
-    """Fill numbers[:TERMS, k] with the terms of the row where[k], at the scale numbers[SCALE, k]."""
+    """Fill numbers[:TERMS, k] with the terms of the row where[k], at the scale numbers[SCALE,
+    k].
+    """
     for k in range(start, stop):
         read(logits[where[k]], columns[k], numbers[:, k])
 
 
 @kernel()
-def expand(scales, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
+def fill_expansion(scales, start, stop, terms, tolerance, out):  # type: ignore[no-untyped-def]
     """Fill x, the first two derivatives of the log-partition, and a bound on the error of x, at
     these scales.
 

@@ -144,7 +144,9 @@ class ScaledRows:
         return np.logaddexp(0.0, self.log_odds())
 
     def log_partition_at(self, factors: Vector | float, n_bins: int = 0) -> Vector:
-        """Return what `log_partition` would be after `rescale(factors)`; `n_bins` as in `log_odds`."""
+        """Return what `log_partition` would be after `rescale(factors)`; `n_bins` as in
+        `log_odds`.
+        """
         wanted = self.scales * factors
         x, _, _, error = self._evaluate(wanted)
         if len(near := _near_an_edge(x, n_bins, error)):
@@ -198,11 +200,11 @@ class ScaledRows:
         return out
 
     def _expand(self, terms: Vector, wanted: Vector, tolerance: float | None = None) -> Vector:
-        """Return what `engine.rows.expand` fills, (4, n_samples)."""
+        """Return what `engine.rows.fill_expansion` fills, (4, n_samples)."""
         tolerance = self._tolerance if tolerance is None else tolerance
         out = np.zeros((4, len(wanted)))
         if not self._is_small:
-            over_rows(kernels.expand, wanted, terms, tolerance, out, size=16 * len(wanted))
+            over_rows(kernels.fill_expansion, wanted, terms, tolerance, out, size=16 * len(wanted))
             return out
         rows = wanted > 0.0
         scales, terms = wanted[rows], terms[:, rows]

@@ -41,8 +41,6 @@ class Calibration:
 
 def calibration_of(source: Any) -> Calibration:
     """Return the calibration of a plan or a fitted calibrator."""
-    if isinstance(source, Calibration):
-        return source
     if isinstance(source, Map) and source.plan is not None:
         return Calibration(source.plan, source.plan.keeps_answers)
     name = type(source).__name__

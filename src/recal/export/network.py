@@ -113,8 +113,8 @@ def open_batch(part: NetworkPart, shape: Shape) -> NetworkPart:
         same = False
     if not same:
         raise InputError(
-            f"The model takes exactly {fixed} {'input' if fixed == 1 else 'inputs'} at a time, and opening its batch "
-            "changes its answers or breaks it",
+            f"The model takes exactly {fixed} {'input' if fixed == 1 else 'inputs'} at a time, "
+            "and opening its batch changes its answers or breaks it",
             remedy="Export the model again with an open batch size (a dynamic first axis)",
         )
     return free

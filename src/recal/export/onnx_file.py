@@ -114,14 +114,16 @@ def export_onnx(
         shape, dtype = network.input_form(own) if example is None else _batch_form(example)
     elif example is None:
         raise InputError(
-            "A torch model is exported with an example input: pass a batch such as torch.rand(1, 3, 32, 32)."
+            "A torch model is exported with an example input: pass a batch such as torch.rand(1, "
+            "3, 32, 32)."
         )
     else:
         own = network.as_part(as_onnx(OwnLogits(model, preprocess), example), "logits")
         preprocess, (shape, dtype) = None, _batch_form(example)
     if transforms and OPEN in shape[1:]:
         raise InputError(
-            f"The model's input {own.input.name!r} leaves its shape open: pass an example batch (--shape)."
+            f"The model's input {own.input.name!r} leaves its shape open: pass an example batch "
+            "(--shape)."
         )
     own, before = _prepared(own, preprocess, shape, dtype)
     n_classes = _classes_of(own)
@@ -168,7 +170,8 @@ class _File:
             how = in_both(outputs="probabilities")
             raise InputError(
                 "The model ends in a softmax: it gives probabilities, and logits are needed",
-                remedy=f"Export it without its softmax, or say {how}, as when the views were collected",
+                remedy=f"Export it without its softmax, or say {how}, as when the views were "
+                "collected",
             )
         return whole
 
@@ -257,7 +260,8 @@ def _rule(accept: Any, n_classes: int) -> DecisionRule | None:
         or len(rule.thresholds) not in (1, n_classes)
     ):
         raise InputError(
-            f"is a DecisionRule with one threshold or one for each of {n_classes} classes, got {rule!r}",
+            f"is a DecisionRule with one threshold or one for each of {n_classes} classes, got "
+            f"{rule!r}",
             argument="accept",
         )
     return rule
@@ -289,7 +293,8 @@ def _classes_of(part: NetworkPart) -> int:
         return 2
     if len(shape) != 2 or shape[1] < 2:
         raise InputError(
-            f"The model must give logits of the shape (n, n_classes) with known n_classes, got {shape}."
+            "The model must give logits of the shape (n, n_classes) with known n_classes, got "
+            f"{shape}."
         )
     return shape[1]
 
@@ -298,9 +303,9 @@ def _check_traceable(transforms: tuple[Transform, ...]) -> None:
     for transform in transforms:
         if not isinstance(transform, BuiltIn) or not transform.traceable:
             raise InputError(
-                f"{str(transform)!r} cannot be written as ONNX operations. Calibrate with others (such as zoom, "
-                "brightness, contrast, blur, flip, shift), or export the calibration alone and compute the views "
-                "yourself."
+                f"{str(transform)!r} cannot be written as ONNX operations. Calibrate with others "
+                "(such as zoom, brightness, contrast, blur, flip, shift), or export the "
+                "calibration alone and compute the views yourself."
             )
 
 

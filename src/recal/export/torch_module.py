@@ -164,7 +164,8 @@ class CalibratedModule(torch.nn.Module):
         """Return the model's logits, (n, n_classes), and those of the views, (m, n, n_classes)."""
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             raise InputError(
-                "torch.jit.trace freezes what depends on a batch; use torch.export.export, or export_onnx."
+                "torch.jit.trace freezes what depends on a batch; use torch.export.export, or "
+                "export_onnx."
             )
         inputs, transforms = torch.as_tensor(inputs), self.transforms
         if torch.compiler.is_compiling():
@@ -190,8 +191,8 @@ class CalibratedModule(torch.nn.Module):
         if not self._outputs_checked and len(logits):
             if looks_like_probabilities(logits.detach().cpu().float().numpy()):
                 raise InputError(
-                    "The model's outputs lie in [0, 1] and sum to 1: these are probabilities, and logits are needed. "
-                    "Wrap the model without its softmax."
+                    "The model's outputs lie in [0, 1] and sum to 1: these are probabilities, "
+                    "and logits are needed. Wrap the model without its softmax."
                 )
             self._outputs_checked = True
         return logits, transformed

@@ -41,7 +41,9 @@ isnan, maximum, minimum = _by_node("IsNaN", "bool"), _by_node("Max"), _by_node("
 
 
 def log1p(x: Symbol) -> Symbol:
-    """Return log(1 + x) without losing the digits of x that 1 + x loses; ONNX has no node for it."""
+    """Return log(1 + x) without losing the digits of x that 1 + x loses; ONNX has no node for
+    it.
+    """
     one = x + 1.0
     return log(one) + (x - (one - 1.0)) / maximum(one, 1e-300)
 

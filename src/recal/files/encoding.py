@@ -114,9 +114,9 @@ class Encoder:
             state = self.items(value.state(), name)
             return {_TAG: "calibrator", "class": name, "params": params, "state": state}
         raise InputError(
-            f"{where} is a {name}, which a file cannot hold: only numbers, text, lists, tuples, dicts, arrays, plans "
-            "and transformations are stored. For a random generator pass an integer seed, for a "
-            "Decision its rule."
+            f"{where} is a {name}, which a file cannot hold: only numbers, text, lists, tuples, "
+            "dicts, arrays, plans and transformations are stored. For a random generator pass an "
+            "integer seed, for a Decision its rule."
         )
 
     def items(self, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -142,8 +142,8 @@ def _spec_of(transform: Transform) -> str:
     again = as_transform(spec)
     if (not isinstance(again, Named) and again != transform) or spec.startswith("<"):
         raise InputError(
-            f"The transformation {transform!r} cannot be stored: its spec {spec!r} does not name it. "
-            "Wrap it as Named('a name of its own', function)."
+            f"The transformation {transform!r} cannot be stored: its spec {spec!r} does not name "
+            "it. Wrap it as Named('a name of its own', function)."
         )
     return spec
 
@@ -174,7 +174,8 @@ class Decoder:
             raise FileError(f"a value is marked as {tag!r}, which is unknown")
         if set(body) != set(names):
             raise FileError(
-                f"a value marked as {tag!r} must have the fields {', '.join(names)}, got {sorted(body)}"
+                f"a value marked as {tag!r} must have the fields {', '.join(names)}, got "
+                f"{sorted(body)}"
             )
         return self._read(tag, body, depth + 1)
 

@@ -47,7 +47,8 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     """
     if re.match(r"[a-z][a-z0-9+.-]+:/", os.fspath(path)):
         raise InputError(
-            f"{path} is a URL, and recal reads and writes local files only. Mount the bucket, or copy the file."
+            f"{path} is a URL, and recal reads and writes local files only. Mount the bucket, or "
+            "copy the file."
         )
     return Path(path)
 
@@ -250,7 +251,9 @@ def lock(handle: int, *, wait: bool = True) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, refusal: str = "") -> Iterator[None]:
-    """Lock a folder by its own handle: no file is left behind, and the lock ends with the process."""
+    """Lock a folder by its own handle: no file is left behind, and the lock ends with the
+    process.
+    """
     if os.name == "nt":  # which cannot open folders
         yield
         return
@@ -290,8 +293,8 @@ def admit(path: str | os.PathLike[str], n_bytes: int, size: int | None = None) -
     size = os.stat(path).st_size if size is None else size
     if n_bytes > (allowed := allowance(size)):
         raise FileError(
-            f"{path}: its {size:,} bytes claim to hold {n_bytes:,}, and at most {allowed:,} are read. If you trust the "
-            f"file, set {LIMIT}={n_bytes}."
+            f"{path}: its {size:,} bytes claim to hold {n_bytes:,}, and at most {allowed:,} are "
+            f"read. If you trust the file, set {LIMIT}={n_bytes}."
         )
 
 

@@ -64,15 +64,16 @@ class Probabilities:
         """Refuse other samples or classes than those of `other`."""
         if self.probs.shape != other.probs.shape:
             raise InputError(
-                f"Both must hold the same samples and classes, got {self.probs.shape}, {other.probs.shape}."
+                f"Both must hold the same samples and classes, got {self.probs.shape}, "
+                f"{other.probs.shape}."
             )
         for name in ("classes", "labels"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours is not None and theirs is not None and (ours != theirs).any():
                 row = int(np.argmax(ours != theirs))
                 raise InputError(
-                    f"These are not the same samples and classes in the same order: {name} {row} is {ours[row]} and "
-                    f"{theirs[row]}."
+                    f"These are not the same samples and classes in the same order: {name} {row} "
+                    f"is {ours[row]} and {theirs[row]}."
                 )
 
 
@@ -171,8 +172,8 @@ def read_prob_table(
     number_names = [name for name in columns if is_number(name) and not name.isdecimal()]
     if number_names and source.suffix == ".csv":
         raise FileError(
-            f"{source} has no header: its first row holds {number_names[0]}. Begin with a row of the classes' names, "
-            "and 'label' above the labels."
+            f"{source} has no header: its first row holds {number_names[0]}. Begin with a row of "
+            "the classes' names, and 'label' above the labels."
         )
     if label_column != "label" and label_column not in columns:
         raise FileError(f"{source} has no column {label_column!r}; it has {', '.join(columns)}.")
@@ -183,8 +184,8 @@ def read_prob_table(
     own = answered and bool(classes_only) and all(name.startswith("p_") for name in classes_only)
     if answered and not own:
         raise FileError(
-            f"{source} holds answers without the probabilities of every class. Apply with a name ending in .npz or "
-            ".parquet, which hold them."
+            f"{source} holds answers without the probabilities of every class. Apply with a name "
+            "ending in .npz or .parquet, which hold them."
         )
     columns = {name: columns[name] for name in classes_only} if own else columns
     if not columns:

@@ -88,8 +88,8 @@ class Table(Mapping[str, NDArray[Any]]):
         column = self[name]
         if "" in (cells := column.tolist()):
             raise InputError(
-                f"{self.path}: the column {name!r} is empty in row {cells.index('') + 1}. Rows that "
-                "belong to no cluster need a name of their own."
+                f"{self.path}: the column {name!r} is empty in row {cells.index('') + 1}. Rows "
+                "that belong to no cluster need a name of their own."
             )
         return column
 

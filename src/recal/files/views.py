@@ -54,7 +54,7 @@ def read_views(
     --------
     >>> import tempfile
     >>> from recal import Views, read_views
-    >>> views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, labels=[0, 1])
+    >>> views = Views([[2.0, 0.5], [0.1, 0.3]], {"zoom:0.5": [[1.0, 0.5], [0.2, 0.3]]}, [0, 1])
     >>> read_views(views.write(tempfile.mkdtemp() + "/views.npz"))
     Views: 2 samples, 2 classes, 1 transformation, labelled
     """
@@ -79,7 +79,8 @@ def read_views(
     if (specs.dtype.kind != "U" and count) or transformed.shape != (count, *logits.shape):
         raise FileError(
             f"{source}: `transforms` must be a list of specs, and `transformed` have the shape "
-            f"{(count, *logits.shape)}; got dtype {specs.dtype}, shapes {specs.shape} and {transformed.shape}."
+            f"{(count, *logits.shape)}; got dtype {specs.dtype}, shapes {specs.shape} and "
+            f"{transformed.shape}."
         )
     more = {name: arrays.get(name) if given.get(name) is None else given[name] for name in OF_ROWS}
     try:
@@ -198,7 +199,8 @@ def read_npz(path: Path, names: Sequence[str], *, required: str) -> dict[str, ND
             stored = [info.filename.removesuffix(".npy") for info in archive.infolist()]
             if required not in stored:
                 raise FileError(
-                    f"it holds no array `{required}`; it holds: {', '.join(stored[:8]) or 'nothing'}"
+                    f"it holds no array `{required}`; it holds: "
+                    f"{', '.join(stored[:8]) or 'nothing'}"
                 )
             if len(set(stored)) != len(stored):
                 raise FileError("it holds two arrays of one name")
@@ -236,7 +238,9 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
 
 
 def _whole_text(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array; raise ValueError or SystemError if it holds characters that do not exist."""
+    """Return the array; raise ValueError or SystemError if it holds characters that do not
+    exist.
+    """
     if array.dtype.kind == "U":
         array.tolist()
     return array

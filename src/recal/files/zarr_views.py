@@ -366,8 +366,8 @@ class StoredRows:
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> Floats:
         if self._file_state() != self._state:
             raise FileError(
-                f"{self._folder} was written again, or removed, since it was opened, so these views no longer "
-                "belong to it. Open it again with read_views."
+                f"{self._folder} was written again, or removed, since it was opened, so these "
+                "views no longer belong to it. Open it again with read_views."
             )
         if not self._is_checked.all():
             blocks = np.unique(np.arange(self.shape[0])[rows] // self._step)

@@ -105,7 +105,9 @@ class StructuredAffine(Map):
 
 
 class Linear(Map):
-    """The mean of softmax(W x + b) over several W and b; x are the logits or the log-probabilities."""
+    """The mean of softmax(W x + b) over several W and b; x are the logits or the
+    log-probabilities.
+    """
 
     weights: Annotated[Vector, FloatArray("M", "K", "K")]
     intercepts: Annotated[Vector, FloatArray("M", "K")]
@@ -120,7 +122,9 @@ class Linear(Map):
 
 
 class StructuredLinear(Map):
-    """softmax(W x + b) on log-probabilities at a temperature, mixed with the uniform distribution."""
+    """softmax(W x + b) on log-probabilities at a temperature, mixed with the uniform
+    distribution.
+    """
 
     beta: Scale
     uniform: Share
@@ -225,7 +229,9 @@ class GapNetwork(Map):
 
 
 def within(z: Array, limit: float) -> Array:
-    """Return logits; rows that exceed `limit` are shifted to a maximum of 0 and clipped at -limit."""
+    """Return logits; rows that exceed `limit` are shifted to a maximum of 0 and clipped at
+    -limit.
+    """
     xp = namespace(z)
     if isinstance(z, np.ndarray) and max(z.max(), -z.min()) <= limit:
         return z

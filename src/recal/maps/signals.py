@@ -33,7 +33,6 @@ from recal.schema import LARGEST, SMALLEST, FloatArray, Integers, Number
 PerSignal = Annotated[NDArray[np.float64], FloatArray("S")]
 Positive = Annotated[NDArray[np.float64], FloatArray("S", low=SMALLEST)]
 Shares = Annotated[NDArray[np.float64], FloatArray("M", low=0.0, high=1.0)]
-Knots = Annotated[NDArray[np.float64], FloatArray("S", "N", rising=True)]
 # Of systems and of their signals.
 PerSystem = Annotated[NDArray[np.float64], FloatArray("S")]
 Slopes = Annotated[NDArray[np.float64], FloatArray("F")]
@@ -121,7 +120,7 @@ class SignalMap(Map):
     encoding: SignalEncoding
     shares: Shares
     intercepts: Annotated[NDArray[np.float64], FloatArray("M")]
-    knots: Knots
+    knots: Annotated[NDArray[np.float64], FloatArray("S", "N", rising=True)]
     weights: Annotated[NDArray[np.float64], FloatArray("M", "S", "N+1")]
     by_level: Annotated[NDArray[np.float64], FloatArray("M", None, "S+1")]
     products: Annotated[NDArray[np.float64], FloatArray("M", "S", "S")]
@@ -291,7 +290,9 @@ class PanelMap(Map):
         return found
 
     def votes(self, slots: Array) -> Array:
-        """Return 1.0 if an answer supports a candidate, (n, n_answers + 1 candidates, n_answers)."""
+        """Return 1.0 if an answer supports a candidate, (n, n_answers + 1 candidates,
+        n_answers).
+        """
         places = indices(slots, np.arange(self.n_answers + 1))[None, :, None]
         return namespace(slots).astype(slots[:, None, :] == places, slots.dtype)
 

@@ -31,7 +31,9 @@ COUNT = Number(1, whole=True)
 
 @dataclass(frozen=True)
 class BinTable:
-    """Sums per bin from which the binned errors are computed: rows, confidences and right answers."""
+    """Sums per bin from which the binned errors are computed: rows, confidences and right
+    answers.
+    """
 
     edges: Vector
     counts: Vector
@@ -190,7 +192,8 @@ def debiased_ece(
     an L2 error: it may exceed `ece`, an L1 error, if gaps differ a lot between bins.
 
     Bins are those of `ece`. A bin with one row counts 0, because its noise cannot be estimated. The
-    authors' package gives other values, because it uses bins of equal mass and all classes by default.
+    authors' package gives other values, because it uses bins of equal mass and all classes by
+    default.
 
     Examples
     --------
@@ -212,7 +215,7 @@ def adaptive_ece(
     Examples
     --------
     >>> from recal.metrics import adaptive_ece
-    >>> round(adaptive_ece([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]], [0, 0, 0, 1], n_bins=2), 3)
+    >>> round(adaptive_ece([0.9, 0.8, 0.7, 0.6], [True, True, True, False], n_bins=2), 3)
     0.15
     """
     rows = score(probs, y, classes)
@@ -235,8 +238,8 @@ def classwise_ece(
     edges = equal_width_edges(n_bins)
     if is_graded(probs):
         raise InputError(
-            "Class-wise ECE needs the probabilities of all classes, shape (n_samples, n_classes), got the confidence "
-            "of each answer only."
+            "Class-wise ECE needs the probabilities of all classes, shape (n_samples, "
+            "n_classes), got the confidence of each answer only."
         )
     array, labels = read_pair(probs, y, classes)
     score_labelled(array, labels)  # refuses what is no probability

@@ -248,7 +248,9 @@ class CalibrationTest:
 
     @property
     def shown(self) -> str:
-        """The p-value as text; the smallest one that the draws can give is shown as an upper bound."""
+        """The p-value as text; the smallest one that the draws can give is shown as an upper
+        bound.
+        """
         return f"p {'≤' if self.p_value <= 1 / (self.draws + 1) else '='} {self.p_value:.2g}"
 
     @property
@@ -256,13 +258,16 @@ class CalibrationTest:
         if not self.rejected:
             return "the test finds no evidence of miscalibration"
         bound = "at most " if self.p_value <= 1 / (self.draws + 1) else ""
-        return f"a calibrated model would give a result this far off in {bound}{100 * self.p_value:.2g} % of samples"
+        return (
+            "a calibrated model would give a result this far off in "
+            f"{bound}{100 * self.p_value:.2g} % of samples"
+        )
 
     def __str__(self) -> str:
         side = "above" if self.mean_gap > 0 else "below"
         return (
-            f"{self.shown}: {self.finding} "
-            f"(mean confidence lies {abs(self.mean_gap):.4f} {side} accuracy, {self.n_samples:,} samples)."
+            f"{self.shown}: {self.finding} (mean confidence lies {abs(self.mean_gap):.4f} {side} "
+            f"accuracy, {self.n_samples:,} samples)."
         )
 
 

@@ -1,20 +1,21 @@
 """95 % intervals of every metric by one mechanism: random weights of rows, or of whole clusters.
 
-Every unit, a row or a cluster, gets an exponential weight (the Bayesian bootstrap; Rubin, 1981), and
-every metric is computed from the weighted sums. Three additions make the intervals hold for small
-samples:
+Every unit, a row or a cluster, gets an exponential weight (the Bayesian bootstrap; Rubin, 1981),
+and every metric is computed from the weighted sums. Three additions make the intervals hold for
+small samples:
 
 - **One more answer.** A sample cannot show a mistake that it lacks. The upper ends come from draws
   with one more wrong answer, the lower ends from draws with one more right answer. In clusters it
   weighs as much as one independent answer, at most as an average cluster. For the error rate this
   is exactly the interval of Clopper and Pearson; for a sum over rare mistakes it is that of Fay and
   Feuer (1997).
-- **Student's t.** Distances from the value are stretched from the normal to the t distribution, with
+- **Student's t.** Distances from the value are stretched from the normal to the t distribution,
+with
   the effective number of units (Kish) for its degrees of freedom.
 - **Calibration errors** are norms of gaps, and noise can only raise a norm. The interval therefore
-  contains the factors c for which the observed error is not among the 2.5 % lowest or highest errors
-  that noise around c times the observed gaps gives. A bin with no mistakes, or with mistakes only,
-  gets the noise of one more right and one more wrong answer.
+  contains the factors c for which the observed error is not among the 2.5 % lowest or highest
+  errors that noise around c times the observed gaps gives. A bin with no mistakes, or with mistakes
+  only, gets the noise of one more right and one more wrong answer.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def percentile_interval(draws: Vector) -> Interval:
 
 @dataclass(frozen=True)
 class Weights:
-    """Random weights of units, (draws, n_units), and of the answer that the sample lacks, (draws, 1).
+    """Random weights of units, (draws, n_units), and of the answer that the sample lacks, (draws,
+    1).
 
     `unit` is that of each row, a block if there are many; `missing` is multiplied by the share of
     all rows that an independent answer has. `effective` is Kish's effective number of clusters.
@@ -115,7 +117,9 @@ class Weights:
 
     @property
     def stretch(self) -> float:
-        """Factor on the spread of draws, which show (m - 1) / (m + 1) of the variance of m units."""
+        """Factor on the spread of draws, which show (m - 1) / (m + 1) of the variance of m
+        units.
+        """
         from scipy.special import ndtri, stdtrit
 
         m = max(self.effective, 2.0)

@@ -155,8 +155,9 @@ def slice_chart(parts: Mapping[str, Slices]) -> Chart:
     size = len(after.names)
     y = size - np.arange(size) - 0.5
     words = [
-        f"{name}: {after.counts[index]:,} answers, errors expected {after.expected[index]:.1f}, made "
-        f"{after.errors[index]:,}; a calibrated model would make {after.low[index]:,} to {after.high[index]:,}"
+        f"{name}: {after.counts[index]:,} answers, errors expected {after.expected[index]:.1f}, "
+        f"made {after.errors[index]:,}; a calibrated model would make {after.low[index]:,} to "
+        f"{after.high[index]:,}"
         for index, name in enumerate(after.names)
     ]
     marks: list[Mark] = [

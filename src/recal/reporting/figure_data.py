@@ -216,7 +216,8 @@ def slices_of(
     column = np.asarray(values)
     if column.shape != (len(rows),):
         raise InputError(
-            f"{by!r} needs one value for each of the {len(rows):,} answers, got shape {column.shape}."
+            f"{by!r} needs one value for each of the {len(rows):,} answers, got shape "
+            f"{column.shape}."
         )
     levels, place = np.unique(column, return_inverse=True)
     counts, errors, expected, variance = _sums(rows, place, len(levels))
@@ -389,7 +390,7 @@ def group_study(
     --------
     >>> from recal import Views
     >>> from recal.reporting.figure_data import group_study
-    >>> views = Views([[2.0, 0.0], [2.0, 0.0]], {"zoom:0.5": [[3.0, 0.0], [0.0, 1.0]]}, labels=[0, 1])
+    >>> views = Views([[2.0, 0.0], [2.0, 0.0]], {"zoom:0.5": [[3.0, 0.0], [0.0, 1.0]]}, [0, 1])
     >>> group_study(views).sizes
     array([[0, 1, 1, 0]])
     """

@@ -315,7 +315,8 @@ class Page:
                 column = column[rows]
             if column.shape != (self.comparison.setup.n_test,):
                 raise InputError(
-                    f"The column {name!r} must have one value for each row of the tested file; got {column.shape}."
+                    f"The column {name!r} must have one value for each row of the tested file; "
+                    f"got {column.shape}."
                 )
             values[name] = column
         return values
@@ -414,7 +415,9 @@ def _picture(pixels: NDArray[np.uint8], words: str) -> Markup:
 
 
 def _as_pixels(array: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """Return an array as an image, grey or colour, channels last or first; None if it is not one."""
+    """Return an array as an image, grey or colour, channels last or first; None if it is not
+    one.
+    """
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[-1] not in (1, 3):
         array = np.moveaxis(array, 0, -1)
     if array.ndim == 3 and array.shape[-1] == 1:

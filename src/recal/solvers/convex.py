@@ -153,9 +153,9 @@ def minimise(
             break
     if warn and not gap <= max(tol, 1e-5):
         warnings.warn(
-            f"The solver stopped with the loss {np.sum(loss):.6g} about {gap:.1e} above its minimum. "
-            "Raise the penalty for a better-posed problem; if that is nan, the logits are too large "
-            "to multiply: scale them down, or clip them.",
+            f"The solver stopped with the loss {np.sum(loss):.6g} about {gap:.1e} above its "
+            "minimum. Raise the penalty for a better-posed problem; if that is nan, the logits "
+            "are too large to multiply: scale them down, or clip them.",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -160,8 +160,8 @@ class LinearMap:
 
 
 class DiagonalMap(LinearMap):
-    """Scale (row 0 of theta) and shift (row 1) each feature. The ridge broadcasts to (2, n_classes);
-    its strengths must be positive.
+    """Scale (row 0 of theta) and shift (row 1) each feature. The ridge broadcasts to (2,
+    n_classes); its strengths must be positive.
     """
 
     def solve(

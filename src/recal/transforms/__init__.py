@@ -1,4 +1,6 @@
-"""Transformations that keep the label: most remove information, some show the input in another way."""
+"""Transformations that keep the label: most remove information, some show the input in another
+way.
+"""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def short_spec(transform: object) -> str:
     Examples
     --------
     >>> from recal.transforms.base import short_spec
-    >>> short_spec("median:0.35:medians=0.71;3;2;61.8;2458;5.72"), short_spec("zoom:0.8:layout=NHWC")
-    ('median:0.35', 'zoom:0.8:layout=NHWC')
+    >>> short_spec("median:0.35:medians=0.71;3;2;61.8;2458;5.72")
+    'median:0.35'
     """
     return ":".join(part for part in str(transform).split(":") if ";" not in part)
 
@@ -230,8 +230,8 @@ class Named:
         """Return the callable; refuse if only the name is known."""
         if self.function is None:
             raise InputError(
-                f"The transformation {self.name!r} is known by name only; its code is not stored in files. "
-                f"Give it again: transforms={{{self.name!r}: your_function}}."
+                f"The transformation {self.name!r} is known by name only; its code is not stored "
+                f"in files. Give it again: transforms={{{self.name!r}: your_function}}."
             )
         return self.function
 

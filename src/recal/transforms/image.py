@@ -58,7 +58,10 @@ def image_layout(shape: tuple[int, ...], layout: str = "auto") -> str:
     if axes == 3:
         return "NHW"
     if axes not in (4, 5):
-        rule = "Images need the shape (n, c, height, width), (n, height, width, c) or (n, height, width)"
+        rule = (
+            "Images need the shape (n, c, height, width), (n, height, width, c) or (n, height, "
+            "width)"
+        )
         remedy = "Reshape flat rows to (-1, height, width), and flatten them in the preprocessing"
         raise InputError(f"{rule}, got {tuple(shape)}", remedy=remedy)
     a, b, c = shape[-3:]
@@ -357,7 +360,9 @@ class Contrast(Pointwise):
 
 @dataclass(frozen=True)
 class Blur(Resampled):
-    """Smooth with a Gaussian of `sigma` pixels; beyond the edge, the pixel at the edge is repeated."""
+    """Smooth with a Gaussian of `sigma` pixels; beyond the edge, the pixel at the edge is
+    repeated.
+    """
 
     kind = "blur"
     assumes = "the label does not rest on fine detail alone"

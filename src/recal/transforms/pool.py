@@ -16,19 +16,20 @@ from recal.transforms import image, series, tabular, text
 from recal.transforms.base import BuiltIn, Named, Transform
 
 DAMAGE: dict[str, str] = {
-    "image": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18+contrast:0.6+contrast:0.35"
-    "+contrast:0.18+blur:0.6+blur:1+blur:1.6+pixelate:0.75+pixelate:0.5+pixelate:0.35+jpeg:50+jpeg:25+jpeg:10"
-    "+pixels:0.02+pixels:0.07+pixels:0.2",
-    "video": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18"
-    "+frames:0.2+frames:0.5+frames:0.8",
-    "series": "drop:0.1+drop:0.3+drop:0.6+coarse:0.6+coarse:0.3+coarse:0.1"
-    "+noise:25+noise:12+noise:3+timemask:0.1+timemask:0.3+timemask:0.5+quieter:0.6+quieter:0.3+quieter:0.1",
-    "audio": "noise:25+noise:12+noise:3+lowpass:0.5+lowpass:0.25+lowpass:0.1+quieter:0.5+quieter:0.2+quieter:0.05"
-    "+bits:8+bits:5+bits:3+timemask:0.1+timemask:0.3+timemask:0.5+drop:0.1+drop:0.3+drop:0.6",
+    "image": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18"
+    "+contrast:0.6+contrast:0.35+contrast:0.18+blur:0.6+blur:1+blur:1.6+pixelate:0.75+pixelate:0.5"
+    "+pixelate:0.35+jpeg:50+jpeg:25+jpeg:10+pixels:0.02+pixels:0.07+pixels:0.2",
+    "video": "zoom:0.8+zoom:0.6+zoom:0.4+brightness:0.6+brightness:0.35+brightness:0.18+frames:0.2"
+    "+frames:0.5+frames:0.8",
+    "series": "drop:0.1+drop:0.3+drop:0.6+coarse:0.6+coarse:0.3+coarse:0.1+noise:25+noise:12"
+    "+noise:3+timemask:0.1+timemask:0.3+timemask:0.5+quieter:0.6+quieter:0.3+quieter:0.1",
+    "audio": "noise:25+noise:12+noise:3+lowpass:0.5+lowpass:0.25+lowpass:0.1+quieter:0.5"
+    "+quieter:0.2+quieter:0.05+bits:8+bits:5+bits:3+timemask:0.1+timemask:0.3+timemask:0.5+drop:0.1"
+    "+drop:0.3+drop:0.6",
     "text": "tokendrop:0.1+tokendrop:0.3+tokendrop:0.6+chardrop:0.05+chardrop:0.15+chardrop:0.35"
     "+cut:0.2+cut:0.4+cut:0.7",
-    "tabular": "median:0.1+median:0.3+median:0.6+permute:0.1+permute:0.3+permute:0.6"
-    "+missing:0.1+missing:0.3+missing:0.6+rescale:0.1+rescale:0.25+rescale:0.5",
+    "tabular": "median:0.1+median:0.3+median:0.6+permute:0.1+permute:0.3+permute:0.6+missing:0.1"
+    "+missing:0.3+missing:0.6+rescale:0.1+rescale:0.25+rescale:0.5",
 }
 # Some views keep all information, for stacking; others lose more and more, for ReCal. About ten
 # passes in all.
@@ -244,7 +245,8 @@ def _read_part(spec: str, data: Any) -> _Range | Transform:
         near = get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"There is no transformation {kind!r} in {spec!r}; there are: {', '.join(KINDS)}.{hint}",
+            f"There is no transformation {kind!r} in {spec!r}; there are: "
+            f"{', '.join(KINDS)}.{hint}",
             remedy="Your own are passed as callables: pool([your_function, 'zoom:0.5'])",
         )
     family, plain, options = _split(spec)

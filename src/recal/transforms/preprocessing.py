@@ -30,8 +30,8 @@ def check_outputs(outputs: Any) -> Outputs:
 def least_probability(outputs: Outputs, n_classes: int) -> float:
     """Return the floor of probabilities.
 
-    A share of 0 votes means too few voters (trees or neighbours). Their floor was chosen on one half
-    of 28 data sets and confirmed on the other (docs/methods.md).
+    A share of 0 votes means too few voters (trees or neighbours). Their floor was chosen on one
+    half of 28 data sets and confirmed on the other (docs/methods.md).
     """
     return 0.01 / n_classes if outputs == "votes" else PROBABILITY_FLOOR
 

@@ -89,7 +89,9 @@ class DropSamples(SeriesTransform):
 
 @dataclass(frozen=True)
 class DropFrames(DropSamples):
-    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame kept."""
+    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame
+    kept.
+    """
 
     kind = "frames"
     assumes = "the label does not rest on single frames"
@@ -201,8 +203,8 @@ class LowPass(SeriesTransform):
 
 @dataclass(frozen=True)
 class Bits(SeriesTransform):
-    """Keep `bits` bits of each value: floats are rounded to multiples of ``2 / 2**bits`` and clipped
-    there.
+    """Keep `bits` bits of each value: floats are rounded to multiples of ``2 / 2**bits`` and
+    clipped there.
 
     Floats run from -1 to 1, whole numbers over their dtype. 32 bits change nothing.
     """

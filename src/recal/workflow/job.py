@@ -176,9 +176,9 @@ def _calibrate_in(
     trial = None
     if candidates and fit_part.n_samples > pilot:
         say(
-            f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It finds "
-            "views that improve the answers, and teaches recal apply --follow and recal watch to "
-            "recognise damaged inputs."
+            f"     A pilot tries {len(candidates)} transformations on up to {pilot:,} inputs. It "
+            "finds views that improve the answers, and teaches recal apply --follow and recal "
+            "watch to recognise damaged inputs."
         )
         trial = run_pilot(
             adapter, fit_part, candidates, pilot, out=stores / FIT, seed=seed, reuse=reuse, **how

@@ -191,7 +191,9 @@ def read_signals(
 
 
 def _score_questions(calibration: Systems, folder: Path, table: Table) -> tuple[Scored, int]:
-    """Score the questions in a table; also return on about how many of them the panel was fitted."""
+    """Score the questions in a table; also return on about how many of them the panel was
+    fitted.
+    """
     panel = panel_of(calibration)
     answers, signals, groups = read_questions(panel, folder, table)
     rows = panel.read(answers, signals)

@@ -121,8 +121,9 @@ def read_skops(path: Path, trusted: Sequence[str] = ()) -> Any:
         raise FileError(f"{path} cannot be read as a skops file: {reason}.") from error
     names = ",".join(unknown)
     raise InputError(
-        f"{path} holds types that are not known to be harmless: {names}. If you trust the file, use "
-        f"--trust {names}, or load it with skops.io.load(path, trusted=[...]) and pass the model."
+        f"{path} holds types that are not known to be harmless: {names}. If you trust the file, "
+        f"use --trust {names}, or load it with skops.io.load(path, trusted=[...]) and pass the "
+        "model."
     )
 
 

@@ -198,8 +198,8 @@ def as_numpy(values: Any, name: str) -> NDArray[Any]:
     is_numbers = is_list and isinstance(values[0], list | int | float)
     if isinstance(values, tuple | list | dict) and not is_numbers:
         raise InputError(
-            f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array of logits "
-            f"is needed. Wrap the model so that it returns this alone. {_GRADE}"
+            f"{name} returned a {type(values).__name__}; one (n_samples, n_classes) array of "
+            f"logits is needed. Wrap the model so that it returns this alone. {_GRADE}"
         )
     if hasattr(values, "detach"):
         is_half = values.dtype.itemsize < 4 and values.is_floating_point()
@@ -226,7 +226,8 @@ def as_logits(raw: NDArray[Any], outputs: Outputs, model: Model) -> Floats:
     is_single = is_single_column(values.shape)
     if not is_probs and not model.gives_logits and looks_like_probabilities(values):
         raise InputError(
-            f"{model.name} returned values in [0, 1]: these are probabilities, and logits are needed",
+            f"{model.name} returned values in [0, 1]: these are probabilities, and logits are "
+            "needed",
             remedy="Return the values before the softmax or sigmoid, or use "
             f"{in_both(outputs='probabilities')} to take their logarithms",
         )

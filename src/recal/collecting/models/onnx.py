@@ -138,8 +138,8 @@ class OnnxModel(Model):
                 model = open_session(str(self.path), threads, providers)
             except Exception as error:
                 raise FileError(
-                    f"{self.path} cannot be read as an ONNX model: {reason_of(error)}. If it needs a "
-                    "library of operations, open a session with it and pass the session."
+                    f"{self.path} cannot be read as an ONNX model: {reason_of(error)}. If it "
+                    "needs a library of operations, open a session with it and pass the session."
                 ) from error
         self.session = model
         inputs = model.get_inputs()

@@ -268,7 +268,9 @@ def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that has only pickled weights, has code of its own, or names files elsewhere."""
+    """Refuse a folder that has only pickled weights, has code of its own, or names files
+    elsewhere.
+    """
 
     def refuse(why: str) -> NoReturn:
         remedy = "If you trust it, load it yourself and pass (model, processor)"
