@@ -75,7 +75,7 @@ test-slow: $(FOR_TEST) ## what takes minutes
 # Separate environments, created again when pyproject.toml changes. torch is installed first, on its own; otherwise pip
 # would try its version against every other package. Tests that need a missing package (aeon, for the oldest) are skipped.
 # TESTS='tests/unit/files tests/unit/cli' runs some of the tests.
-PYTEST_APART = -m pytest -p no:cacheprovider --skip-missing $(TESTS)
+PYTEST_APART = -m pytest -p no:cacheprovider --numprocesses 2 --skip-missing $(TESTS)
 TESTS ?=
 
 test-oldest: .venv-oldest/.ready ## all quick tests with the oldest versions that pyproject.toml admits (Python 3.11)
