@@ -485,11 +485,11 @@ def make_app(
             raise _Refusal(422, f"send one row, or a list of at most {max_rows} rows")
         try:
             found = service.answer(rows)
+            return JSONResponse(found[0] if isinstance(content, dict) else found)
         except RecalError as error:
             raise _Refusal(422, str(error)) from None
         except (ValueError, TypeError, OverflowError) as error:
             raise _Refusal(422, f"the rows cannot be read: {error}") from None
-        return JSONResponse(found[0] if isinstance(content, dict) else found)
 
     @app.post("/grades")
     async def grades(request: Request) -> Any:

@@ -90,6 +90,8 @@ async def test_rows_of_signals_are_scored_and_grades_feed_the_audit(tmp_path, si
     page = (await http.get("/")).text
     assert "2 (66.7%) were accepted" in page
     assert page.count("<svg") == 2
+    unprintable = b'{"signals": {"stated": 0.5}, "id": "\\ud800"}'
+    assert (await http.post("/answers", content=unprintable)).status_code == 422
 
 
 @told
