@@ -25,7 +25,7 @@ from recal.checks import as_array, grades_of
 from recal.clusters import check_clusters, effective_count
 from recal.decisions.audit import Audit, Check
 from recal.decisions.cascade import CascadeRule
-from recal.decisions.rule import DecisionRule, check_share
+from recal.decisions.rule import DecisionRule, check_share, percentage
 from recal.errors import InputError
 from recal.files.paths import Journal, replacing
 from recal.files.tables import Table, read_table, write_with_columns
@@ -286,8 +286,8 @@ class PromiseCheck:
         low, high = self.interval
         verdict = "is refuted" if self.refuted else "holds"
         return (
-            f"The promise of at most {self.risk:.3g} {verdict}: {self.errors:,} of "
-            f"{self.accepted:,} accepted answers are wrong ({self.error_rate:.1%}, 95 % interval "
+            f"The promise of at most {percentage(self.risk)} errors {verdict}: {self.errors:,} of "
+            f"{self.accepted:,} accepted answers are wrong ({self.error_rate:.1%}, 95% interval "
             f"{low:.1%} to {high:.1%}). If exactly the promised share were wrong, at least so many "
             f"errors would have the probability {self.p_value:.2g}."
         )
