@@ -68,10 +68,8 @@ def looks(n=300, n_classes=4, seed=0, *, strength=3.0, scale=1.5, transforms=Non
     """
     rng = np.random.default_rng(seed)
     labels = rng.choice(n_classes, n, p=mix)
-    shares = {
-        "": 1.0,
-        **({"zoom:0.8": 0.8, "brightness:0.5": 0.7} if transforms is None else transforms),
-    }
+    kept = {"zoom:0.8": 0.8, "brightness:0.5": 0.7} if transforms is None else transforms
+    shares = {"": 1.0, **kept}
     logits = {
         name: scale
         * (strength * share * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)))
@@ -217,12 +215,8 @@ def graded_answers(n=500, seed=0, *, strength=1.0):
     truth = 1 / (1 + np.exp(-log_odds))
     stated = 1 / (1 + np.exp(-(2.0 + 0.7 * skill + rng.normal(size=n))))
     judge = np.where(rng.random(n) < 0.2, np.nan, skill + 0.6 * rng.normal(size=n))
-    signals = {
-        "stated": stated,
-        "tokens": np.round(rng.lognormal(5, 1, n)) + 1,
-        "judge": judge,
-        "kind": kind,
-    }
+    tokens = np.round(rng.lognormal(5, 1, n)) + 1
+    signals = {"stated": stated, "tokens": tokens, "judge": judge, "kind": kind}
     return signals, rng.random(n) < truth, groups, truth
 
 

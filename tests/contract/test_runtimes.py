@@ -87,12 +87,10 @@ def random_plan(
     logits = rng.normal(size=(n, n_classes)) * rng.choice([1, 5, 30], (n, 1))
     logits[np.arange(n), rng.integers(0, n_classes, n)] += rng.choice([0, 18], n)
     logits = logits.astype(np.float32)
-    views = {
-        spec: (logits + rng.normal(size=logits.shape) * rng.choice([0, 1e-3, 1, 5], (n, 1))).astype(
-            np.float32
-        )
-        for spec in specs
-    }
+    views = {}
+    for spec in specs:
+        noise = rng.normal(size=logits.shape) * rng.choice([0, 1e-3, 1, 5], (n, 1))
+        views[spec] = (logits + noise).astype(np.float32)
     steps = [Step(str(rng.choice(specs)), tuple(rng.uniform(0.5, 1.3, 4))) for _ in range(15)]
     steps.insert(3, Step("zoom:0.99", (1.0, 1.0, 1.0, 1.0)))
     plan = Plan(tuple(steps), rng.uniform(0.3, 1.5), rng.uniform(0.5, 1.5), confidence_at)

@@ -33,10 +33,8 @@ def test_a_saved_calibrator_answers_the_same_and_can_be_fitted_again(method, tmp
             setattr(again.map_, name, None)
     np.testing.assert_array_equal(again.predict_proba(VIEWS), fitted.predict_proba(VIEWS))
     np.testing.assert_array_equal(again.predict(VIEWS), fitted.predict(VIEWS))
-    assert (
-        save(again, tmp_path / "again.recal").read_bytes()
-        == (tmp_path / "calibrator.recal").read_bytes()
-    )
+    written = save(again, tmp_path / "again.recal").read_bytes()
+    assert written == (tmp_path / "calibrator.recal").read_bytes()
     np.testing.assert_array_equal(
         clone(again).fit(VIEWS).predict_proba(VIEWS), fitted.predict_proba(VIEWS)
     )

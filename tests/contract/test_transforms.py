@@ -158,11 +158,8 @@ def test_torch_gives_the_same_bits(cls: type[BuiltIn]) -> None:
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         result = transform(tensor)
         assert isinstance(result, torch.Tensor)
-        assert (result.shape, result.dtype, result.device) == (
-            tensor.shape,
-            tensor.dtype,
-            tensor.device,
-        )
+        for name in ("shape", "dtype", "device"):
+            assert getattr(result, name) == getattr(tensor, name)
         assert bits(result.numpy()) == bits(transform(values))
         assert bits(tensor.numpy()) == bits(values)
 
@@ -210,12 +207,8 @@ def test_identity_strength_changes_nothing(cls: type[BuiltIn]) -> None:
     "cls", [cls for cls in OF_ARRAYS if not cls.keeps_information], ids=lambda cls: cls.kind
 )
 def test_stronger_loses_more(cls: type[BuiltIn]) -> None:
-    shape = {
-        "image": (4, 3, 32, 32),
-        "video": (4, 20, 1, 8, 8),
-        "text": (4, 40),
-        "tabular": (40, 7),
-    }.get(cls.modality, (4, 200))
+    known = {"image": (4, 3, 32, 32), "video": (4, 20, 1, 8, 8), "tabular": (40, 7)}
+    shape = known.get(cls.modality, (4, 200))
     values = inputs(cls.modality, shape, DTYPES[cls.modality][-1], 5)
 
     def distance(strength: float) -> float:

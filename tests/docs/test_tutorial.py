@@ -23,12 +23,8 @@ def printed() -> str:
 
 
 def test_every_command_of_the_tutorial_does_what_it_is_there_for(printed):
-    refused = [
-        line
-        for line in printed.splitlines()
-        if line.startswith("recal: ") and "Warning" not in line
-    ]
-    assert len(refused) == 2, "the two mistakes at the end"
+    said = [line for line in printed.splitlines() if line.startswith("recal: ")]
+    assert sum("Warning" not in line for line in said) == 2, "the two mistakes at the end"
     for said in (
         "Next: recal apply calibrated --model digits:model --data NEW --out answers.csv",
         "input,answer,confidence,accepted",
@@ -42,8 +38,6 @@ def test_every_command_of_the_tutorial_does_what_it_is_there_for(printed):
 
 @pytest.mark.slow  # if a method prints something new: python docs/make/tutorial.py
 def test_the_tutorial_prints_what_it_shows(printed):
-    words = [
-        " ".join(re.sub(r"\d[\d,.]*", "#", page).split())
-        for page in (PAGE.read_text(encoding="utf-8"), printed)
-    ]
+    pages = PAGE.read_text(encoding="utf-8"), printed
+    words = [" ".join(re.sub(r"\d[\d,.]*", "#", page).split()) for page in pages]
     assert words[1] == words[0], "run python docs/make/tutorial.py"

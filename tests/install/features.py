@@ -173,10 +173,8 @@ def opens_a_model_of_skops(folder: Path) -> None:
         from skops.io import dump
 
         flat = np.load(folder / "images.npy").reshape(40, -1)
-        dump(
-            LogisticRegression(max_iter=50).fit(flat, np.load(folder / "y.npy")),
-            folder / "model.skops",
-        )
+        model = LogisticRegression(max_iter=50).fit(flat, np.load(folder / "y.npy"))
+        dump(model, folder / "model.skops")
     else:
         (folder / "model.skops").write_bytes(b"")
     recal("collect --model model.skops --data images.npy --pool none --out s.npz", folder)
@@ -237,13 +235,8 @@ def opens_a_folder_of_hugging_face(folder: Path) -> None:
         import transformers
         from transformers import ViTConfig, ViTForImageClassification
 
-        size = {
-            "hidden_size": 8,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 8,
-        }
-        config = ViTConfig(**size, image_size=8, patch_size=4, num_labels=3)
+        size = {"hidden_size": 8, "intermediate_size": 8, "image_size": 8, "patch_size": 4}
+        config = ViTConfig(**size, num_hidden_layers=1, num_attention_heads=2, num_labels=3)
         ViTForImageClassification(config).save_pretrained(path)
         # From release 5 on the plain name stands for one that needs torchvision.
         processor = (

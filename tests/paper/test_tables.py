@@ -33,11 +33,8 @@ def result(protocol, name, value):
 def results(values=None, halves=2):
     values = values or {name: 0.01 * (number + 1) for number, name in enumerate(NAMES)}
     protocols = ["paper", *(f"half-{number}" for number in range(halves))]
-    return {
-        "lenet5": {
-            p: {name: result(p, name, value) for name, value in values.items()} for p in protocols
-        }
-    }
+    found = {p: {name: result(p, name, one) for name, one in values.items()} for p in protocols}
+    return {"lenet5": found}
 
 
 def test_the_paper_table_has_our_row_its_interval_and_the_papers_row():
@@ -117,10 +114,9 @@ def grouped():
 
 def test_group_tables_count_every_sample_once_and_judge_each_group_alone(grouped):
     found = group_tables(grouped, grouped)
-    assert {kind: list(rows) for kind, rows in found["kinds"].items()} == {
-        kind: ["0.9", "0.8", "0.7", "0.67", "0.5", "0.4", "0.33", "0.2", "0.1"]
-        for kind in ("zoom", "brightness")
-    }
+    assert set(found["kinds"]) == {"zoom", "brightness"}
+    for rows in found["kinds"].values():
+        assert list(rows) == ["0.9", "0.8", "0.7", "0.67", "0.5", "0.4", "0.33", "0.2", "0.1"]
     row = found["kinds"]["zoom"]["0.67"]
     assert sum(row["count"].values()) == 400
     beta = 1 / found["temperature"]

@@ -29,12 +29,8 @@ def histogram(scores, hits, size, widths=False):
         middle = min(max((edges[b] + edges[b + 1]) / 2, 1e-12), 1 - 1e-12)
         alpha, beta = PRIOR / size * middle, PRIOR / size * (1 - middle)
         log_score += lgamma(PRIOR / size) - lgamma(total + PRIOR / size)
-        log_score += (
-            lgamma(positive + alpha)
-            - lgamma(alpha)
-            + lgamma(total - positive + beta)
-            - lgamma(beta)
-        )
+        log_score += lgamma(positive + alpha) - lgamma(alpha)
+        log_score += lgamma(total - positive + beta) - lgamma(beta)
         values.append((positive + alpha) / (alpha + beta + total))
     return log_score, edges, values
 

@@ -22,10 +22,8 @@ def as_views(z, views, y=None):
 def test_groups(n, k, sharpness, confidence_at):
     z, views, _ = problem(n, k, sharpness=sharpness, seed=k)
     for view in views:
-        np.testing.assert_array_equal(
-            group(z, view, confidence_at),
-            reference.group(z.astype(float), view.astype(float), confidence_at),
-        )
+        expected = reference.group(z.astype(float), view.astype(float), confidence_at)
+        np.testing.assert_array_equal(group(z, view, confidence_at), expected)
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0.99 * 2.0**-24, 4), (1.01 * 2.0**-24, 3)])

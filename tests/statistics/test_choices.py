@@ -169,11 +169,8 @@ def test_recal_must_gain_half_a_per_cent_for_each_pass_more(monkeypatch, loss, w
 
     monkeypatch.setattr(auto, "ReCal", Fake)
     n = 20
-    losses = {
-        "ts": np.full(n, 1.2),
-        "ensemble": np.full(n, 1.1),
-        "ensemble with views": np.full(n, 1.0),
-    }
+    means = {"ts": 1.2, "ensemble": 1.1, "ensemble with views": 1.0}
+    losses = {name: np.full(n, mean) for name, mean in means.items()}
     samples = Samples(Views(np.tile([3.0, 0.0], (n, 1))), np.zeros(n, int))
     fit = EnsembleFit({}, {}, samples, 1.0, np.arange(n) % 2, losses, passes=1.0)
     _, reason = auto._try_recal(fit, 0)
@@ -228,8 +225,6 @@ def test_both_scores_must_be_near_the_best():
     found.samples["second"].brier = 0.2 + wave - 0.0001
     found.values["brier"][0, 2] = found.samples["second"].brier.mean()
     assert recommend(found).method == "second"
-    found.values["nll"][0, 2], found.samples["second"].nll = (
-        0.9,
-        found.samples["second"].nll + wave + 0.0002,
-    )
+    found.values["nll"][0, 2] = 0.9
+    found.samples["second"].nll = found.samples["second"].nll + wave + 0.0002
     assert recommend(found).method == "first", "where they contradict each other, the NLL decides"

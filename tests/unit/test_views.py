@@ -18,11 +18,9 @@ LABELS = [0, 1, 2, 0, 1, 2, 0]
 @pytest.fixture(name="views", params=["memory", "npz", "zarr"])
 def stored_views(request, tmp_path) -> Views:
     made = Views(LOGITS, {"zoom:0.5": ZOOMED}, LABELS)
-    return (
-        made
-        if request.param == "memory"
-        else read_views(made.write(tmp_path / f"views.{request.param}"))
-    )
+    if request.param == "memory":
+        return made
+    return read_views(made.write(tmp_path / f"views.{request.param}"))
 
 
 SELECTIONS = [

@@ -143,14 +143,11 @@ def test_rows_of_the_first_systems_are_calibrated(problem, panel):
 def test_missing_answers_and_signals_are_normal(problem):
     truth, answers, signals = problem
     rng = np.random.default_rng(1)
-    holes = {
-        name: np.where(rng.random(len(truth)) < 0.3, None, column)
-        for name, column in answers.items()
-    }
-    values = {
-        name: {"stated": np.where(rng.random(len(truth)) < 0.3, np.nan, columns["stated"])}
-        for name, columns in signals.items()
-    }
+    holes, values = {}, {}
+    for name, column in answers.items():
+        missing, silent = rng.random((2, len(truth))) < 0.3
+        holes[name] = np.where(missing, None, column)
+        values[name] = {"stated": np.where(silent, np.nan, signals[name]["stated"])}
     first, (new, known, numbers) = split(truth, holes, values, 700)
     panel = PanelCalibration().fit(*first)
     picked, confidence = panel.predict_both(new, numbers)

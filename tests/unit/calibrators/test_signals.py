@@ -137,10 +137,8 @@ def test_a_number_that_is_always_the_same_or_missing_tells_only_that():
 
 def test_frames_and_arrays_of_the_same_values_give_the_same_fit():
     signals, correct, groups, _ = graded_answers(220, seed=1)
-    fits = [
-        SignalCalibration().fit(form, correct, groups=groups).map_
-        for form in (signals, pandas.DataFrame(signals), polars.DataFrame(signals))
-    ]
+    forms = signals, pandas.DataFrame(signals), polars.DataFrame(signals)
+    fits = [SignalCalibration().fit(form, correct, groups=groups).map_ for form in forms]
     assert fits[0] == fits[1] == fits[2]
     numbers = pandas.DataFrame(signals).drop(columns="kind")
     plain = SignalCalibration().fit(numbers.to_numpy(), correct)
@@ -161,10 +159,8 @@ def test_missing_values_of_pandas_own_types_are_missing_values(dtype, value):
 def test_new_data_are_matched_by_column_name(fitted, problem):
     signals, _, groups, _ = problem
     frame = pandas.DataFrame(signals)
-    np.testing.assert_array_equal(
-        fitted.predict_confidence(frame[frame.columns[::-1]], groups),
-        fitted.predict_confidence(signals, groups),
-    )
+    turned = fitted.predict_confidence(frame[frame.columns[::-1]], groups)
+    np.testing.assert_array_equal(turned, fitted.predict_confidence(signals, groups))
     with pytest.raises(InputError, match="stated, tokens, judge, kind"):
         fitted.predict_confidence({"stated": [0.5]}, "law")
 

@@ -40,10 +40,8 @@ def place(tmp_path_factory):
     signals, correct, groups, _ = graded_answers(1200, seed=0, strength=3.0)
     columns = {**signals, "subject": groups, "right": np.where(correct, "yes", "no")}
     write_table(folder / "graded.csv", columns)
-    write_table(
-        folder / "new.csv",
-        {name: values[:200] for name, values in columns.items() if name != "right"},
-    )
+    new = {name: values[:200] for name, values in columns.items() if name != "right"}
+    write_table(folder / "new.csv", new)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         by = "--correct right --group subject --signals judge,kind,stated --risk 0.25"
@@ -107,11 +105,8 @@ def write_log(path, noise, seed, n=500):
     with path.open("w") as file:
         for number, label in enumerate(labels.tolist()):
             scores = (2 * np.eye(4)[label] + noise * rng.normal(size=4)) * 3
-            line = {
-                "doc_hash": f"h{number}",
-                "target": label,
-                "filtered_resps": [[str(one), "False"] for one in scores],
-            }
+            answers = [[str(one), "False"] for one in scores]
+            line = {"doc_hash": f"h{number}", "target": label, "filtered_resps": answers}
             file.write(json.dumps(line) + "\n")
 
 

@@ -38,11 +38,9 @@ def test_a_store_stopped_before_its_ledger_is_resumed(place, left, capsys):
 def test_a_ledger_of_somebody_else_is_left_alone(place, capsys):
     (place / "v.zarr").mkdir()
     (place / "v.zarr" / "ledger.txt").write_text('{"day": 1, "what": "my diary"}\n')
+    command = shlex.split("collect --model asking:model --data x.npy --out v.zarr")
     for more in ([], ["--force"]):
-        assert (
-            run(["collect", "--model", "asking:model", "--data", "x.npy", "--out", "v.zarr", *more])
-            == 2
-        )
+        assert run([*command, *more]) == 2
     assert "diary" in (place / "v.zarr" / "ledger.txt").read_text()
 
 

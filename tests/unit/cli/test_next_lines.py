@@ -161,12 +161,8 @@ def test_a_rule_with_groups_is_followed_by_the_groups_of_new_inputs(
     shown = capsys.readouterr().out
     assert f"Next: recal apply made {expected} --out answers.csv" in shown
     names = {"NEW": "new-pixels.npz", "NEW_VIEWS": "new.npz", "NEW_ROWS.csv": "new-rows.csv"}
-    names |= {
-        "NEW_VIEWS.npz": "new.npz",
-        "NEW_PROBS.npz": "new-probs.npz",
-        "COLUMN": "subject",
-        "MODEL": "grouped_model:net",
-    }
+    names |= {"NEW_VIEWS.npz": "new.npz", "NEW_PROBS.npz": "new-probs.npz"}
+    names |= {"COLUMN": "subject", "MODEL": "grouped_model:net"}
     print(shown)  # `following` reads it again
     following(capsys, **names)
     answers = (grouped / "answers.csv").read_text()

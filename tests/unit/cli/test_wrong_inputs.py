@@ -49,16 +49,9 @@ def test_a_mistake_is_answered_with_what_to_do(case, folder, capsys):
     assert "Traceback" not in said
     assert "bug in recal" not in said
     assert not re.search(r"`\w+_\w+`|\bself\b|\bkwargs\b|<class|\[Errno", said), "words of Python"
-    typed = {
-        part
-        for word in shlex.split(case.typed)[1:]
-        for part in re.split(r"[:=,+/]", word)
-        if len(part) > 1
-    }
-    typed |= {Path(part).suffix for part in typed if Path(part).suffix} | {
-        case.typed.split()[0],
-        "--labels",
-    }
+    command, *words = shlex.split(case.typed)
+    typed = {part for word in words for part in re.split(r"[:=,+/]", word) if len(part) > 1}
+    typed |= {Path(part).suffix for part in typed if Path(part).suffix} | {command, "--labels"}
     assert not code or case.around or any(part in said for part in typed), (
         "nothing that was typed is named"
     )

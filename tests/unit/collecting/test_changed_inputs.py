@@ -99,10 +99,8 @@ class Pairs(Dataset):
 
 @pytest.mark.parametrize("changed", ["rows", "labels"])
 def test_a_dataset_is_read_again_and_compared(tmp_path, changed):
-    rows, labels = (
-        np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32),
-        np.arange(12) % 2,
-    )
+    rows = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+    labels = np.arange(12) % 2
     store = {"out": tmp_path / "v.zarr", "batch_size": 4}
     collect(model, Pairs(rows, labels), None, **store)
     assert collect(model, Pairs(rows, labels), None, **store).n_samples == 12

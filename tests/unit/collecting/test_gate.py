@@ -28,10 +28,8 @@ class Model:
 
 
 def inputs(n: int) -> np.ndarray:
-    return (
-        np.random.default_rng(1).random((n, 6, 6))
-        * np.where(np.arange(n) % 3, 2.0, 0.2)[:, None, None]
-    )
+    size = np.where(np.arange(n) % 3, 2.0, 0.2)
+    return np.random.default_rng(1).random((n, 6, 6)) * size[:, None, None]
 
 
 def stacking(plan: Plan = PLAN) -> ViewStacking:

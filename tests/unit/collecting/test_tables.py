@@ -36,10 +36,8 @@ def test_a_table_is_read_whatever_stands_between_its_columns(tmp_path: Path, tex
 def test_commas_within_texts_are_no_decimals_and_separate_nothing(tmp_path: Path) -> None:
     path = tmp_path / "texts.csv"
     path.write_text("text;label\nfirst, second;0\n1,2 or 3;1\n", encoding="utf-8")
-    assert list(open_table(path, text_column="text").read(range(2))) == [
-        "first, second",
-        "1,2 or 3",
-    ]
+    texts = open_table(path, text_column="text").read(range(2))
+    assert list(texts) == ["first, second", "1,2 or 3"]
 
 
 def test_labels_that_are_missing_in_some_rows_are_named_and_an_empty_column_holds_none(

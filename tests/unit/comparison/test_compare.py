@@ -24,14 +24,14 @@ def single():
     return compare(["ts", "vs", "recal"], problem(800), problem(700, seed=1), bootstrap=200)
 
 
+def four_splits():
+    methods = {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)}
+    return compare(methods, problem(600), splits=4, baseline="plain")
+
+
 @pytest.fixture(scope="module")
 def halves():
-    return compare(
-        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)},
-        problem(600),
-        splits=4,
-        baseline="plain",
-    )
+    return four_splits()
 
 
 def test_given_sets_are_used_as_they_are(single):
@@ -90,12 +90,7 @@ def test_scores_that_look_equal_are_marked_equal():
 
 
 def test_halves_are_random_disjoint_and_repeat_with_the_seed(halves):
-    again = compare(
-        {"plain": TemperatureScaling(), "mine": ReCal(max_iter=5)},
-        problem(600),
-        splits=4,
-        baseline="plain",
-    )
+    again = four_splits()
     assert halves.setup.n_fit == halves.setup.n_test == 300
     for metric in halves.values:
         assert np.array_equal(halves.values[metric], again.values[metric], equal_nan=True)
@@ -119,10 +114,8 @@ def test_a_method_that_cannot_be_fitted_is_left_out_with_the_reason():
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 def test_the_baseline_is_added_where_it_is_missing():
     assert compare(["vs"], problem(200), splits=2).methods == ("uncalibrated", "ts", "vs")
-    assert compare(["vs"], problem(200), splits=2, baseline="uncalibrated").methods == (
-        "uncalibrated",
-        "vs",
-    )
+    found = compare(["vs"], problem(200), splits=2, baseline="uncalibrated")
+    assert found.methods == ("uncalibrated", "vs")
 
 
 @pytest.mark.parametrize(

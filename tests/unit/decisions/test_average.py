@@ -140,11 +140,8 @@ def test_one_large_cluster_does_not_wipe_out_the_evidence():
             decision = decide(confidence, right, risk=0.1, guarantee=guarantee, clusters=clusters)
             found.append(decision.coverage)
             # The mean doubt above a threshold is half of the doubt at it.
-            broken += (
-                guarantee == "confidence"
-                and decision.possible
-                and (min(1 - decision.threshold, 0.25) / 2 > 0.1)
-            )
+            exceeds = decision.possible and min(1 - decision.threshold, 0.25) / 2 > 0.1
+            broken += guarantee == "confidence" and exceeds
     assert np.mean(shares["confidence"]) > 0.15
     assert np.mean(shares["average"]) > 0.5
     assert broken <= 5

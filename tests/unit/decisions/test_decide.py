@@ -167,10 +167,8 @@ def test_a_class_that_is_never_answered_is_never_accepted():
 def test_labels_by_name_and_missing_classes():
     probs, y = model(3000, 6)
     names = ["dog", "ant", "cat"]
-    assert (
-        decide(probs, np.array(names)[y], risk=0.05, classes=names).to_dict()
-        == decide(probs, y, risk=0.05).to_dict()
-    )
+    named = decide(probs, np.array(names)[y], risk=0.05, classes=names)
+    assert named.to_dict() == decide(probs, y, risk=0.05).to_dict()
     with pytest.raises(InputError, match=r"`risk` must be strictly between 0 and 1.*got 5"):
         decide(probs, y, risk=5)
     with pytest.raises(InputError, match="`cost_review` must be a positive number, got None"):

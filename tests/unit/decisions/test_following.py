@@ -120,11 +120,8 @@ def test_two_kinds_of_damage_do_not_teach_following():
 
 def test_views_that_do_no_damage_are_no_kinds():
     seen = views(500, 0, KINDS[:2])
-    harmless = {
-        "flip": seen.logits,
-        "shift": seen.logits,
-        **{t: seen.transformed(t) for t in seen.transforms},
-    }
+    harmless = {"flip": seen.logits, "shift": seen.logits}
+    harmless |= {t: seen.transformed(t) for t in seen.transforms}
     assert len(profile(Views(seen.logits, harmless, seen.labels)).following.damaging) == 2
 
 
@@ -173,11 +170,7 @@ def test_the_nine_statistics_by_hand():
 
 def test_the_process_is_textbook_regression():
     rng = np.random.default_rng(0)
-    places, changes, new = (
-        rng.normal(size=(12, 3)),
-        rng.normal(size=(12, 2)),
-        rng.normal(size=(4, 3)),
-    )
+    places, changes, new = (rng.normal(size=size) for size in ((12, 3), (12, 2), (4, 3)))
 
     def kernel(a, b):
         return np.array([[math.exp(-((x - y) ** 2).sum() / 8) for y in b] for x in a])
@@ -236,11 +229,8 @@ def test_what_rests_on_one_kind_of_view_is_held_back(monkeypatch):
     """
     far = np.full(9, 30.0)
     monkeypatch.setattr("recal.decisions.following.statistics", lambda rows: far)
-    statistics_ = (
-        np.zeros((4, 9))
-        + np.outer([0, 1, 0, 0], far)
-        + np.outer([0, 0, 1, -1], np.r_[60.0, np.zeros(8)])
-    )
+    statistics_ = np.zeros((4, 9))
+    statistics_[1], statistics_[2:, 0] = far, (60.0, -60.0)
     following = follow.Following(
         beta=1.0,
         cut=0.5,

@@ -23,10 +23,8 @@ def as_probs(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.
 
 def test_confidences_alone_decide_as_probabilities_do():
     confidence, right = graded(3000, 1)
-    alone, both = (
-        decide(confidence, right, risk=0.05),
-        decide(*as_probs(confidence, right), risk=0.05),
-    )
+    alone = decide(confidence, right, risk=0.05)
+    both = decide(*as_probs(confidence, right), risk=0.05)
     assert alone.thresholds == both.thresholds
     assert alone.n_errors == both.n_errors > 0
     assert alone.rule.reads == "confidence"
@@ -50,11 +48,8 @@ def test_each_group_is_decided_with_its_share_of_the_error_probability():
     for part in decision.parts:
         rows = groups == part.name
         alone = decide(confidence[rows], right[rows], risk=0.05, confidence=1 - 0.05 / 3)
-        assert (part.threshold, part.n_accepted, part.n_errors) == (
-            alone.threshold,
-            alone.n_accepted,
-            alone.n_errors,
-        )
+        for name in ("threshold", "n_accepted", "n_errors"):
+            assert getattr(part, name) == getattr(alone, name)
         assert part.interval == rate_interval(part.n_errors, part.n_accepted, 0.95)
     assert decision.accept(confidence, groups=groups).sum() == decision.n_accepted
     assert decision.rule.groups == ("a", "b", "c")
@@ -151,11 +146,8 @@ def test_copies_of_a_row_count_once():
 
 def test_clusters_of_one_row_change_nothing():
     confidence, right = graded(2000, 7)
-    alone, clustered_ = (
-        decide(confidence, right, risk=0.05),
-        decide(confidence, right, risk=0.05, clusters=range(2000)),
-    )
-    assert alone.rule == clustered_.rule
+    alone = decide(confidence, right, risk=0.05)
+    assert decide(confidence, right, risk=0.05, clusters=range(2000)).rule == alone.rule
 
 
 @pytest.mark.filterwarnings("ignore::recal.errors.DependentRowsWarning")

@@ -70,10 +70,8 @@ def test_a_classifier_accepts_by_its_calibrators_rule():
     with pytest.raises(NotFittedError, match="no decision rule"):
         classifier.accept(inputs)
     classifier.calibrator_.decision_ = rule(0.9)
-    assert (
-        classifier.accept(inputs).tolist()
-        == rule(0.9).accept(classifier.predict_proba(inputs)).tolist()
-    )
+    expected = rule(0.9).accept(classifier.predict_proba(inputs))
+    assert classifier.accept(inputs).tolist() == expected.tolist()
 
 
 def test_a_new_fit_forgets_the_rule_and_without_one_nothing_is_accepted():

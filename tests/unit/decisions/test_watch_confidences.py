@@ -118,10 +118,7 @@ def test_a_profile_of_confidences_takes_confidences_only():
     with pytest.raises(InputError, match="a profile of confidences"):
         watch(kept, np.random.default_rng(0).normal(size=(50, 3)))
     with pytest.raises(InputError, match="classes"):
-        watch(
-            profile(np.random.default_rng(0).normal(size=(50, 3))),
-            np.random.default_rng(1).normal(size=50),
-        )
+        watch(profile(np.random.default_rng(0).normal(size=(50, 3))), np.linspace(-2, 2, 50))
 
 
 def test_other_numbers_in_one_column_are_log_odds_of_two_classes():

@@ -13,12 +13,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-FLOAT, HALF, BYTE, INT64 = (
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.UINT8,
-    TensorProto.INT64,
-)
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+BYTE, INT64 = TensorProto.UINT8, TensorProto.INT64
 CLASSES = 5
 _rng = np.random.default_rng(0)
 KERNEL = _rng.normal(size=(4, 3, 3, 3)).astype(np.float32) * 0.4
@@ -38,10 +34,8 @@ class Graph:
         self.constant_nodes, self.prefix = constant_nodes, prefix
 
     def weight(self, values: Any, dtype: Any = None) -> str:
-        array, name = (
-            np.asarray(values, dtype),
-            f"{self.prefix}w{len(self.nodes)}_{len(self.constants)}",
-        )
+        array = np.asarray(values, dtype)
+        name = f"{self.prefix}w{len(self.nodes)}_{len(self.constants)}"
         held = numpy_helper.from_array(array, name)
         if self.constant_nodes:
             self.nodes.append(helper.make_node("Constant", [], [name], value=held))
@@ -222,12 +216,8 @@ def half_floats() -> onnx.ModelProto:
     g = Graph()
     x = g.op("Relu", g.op("Conv", "x", g.weight(KERNEL, np.float16), kernel_shape=[3, 3]))
     flat = g.op("Flatten", x)
-    g.op(
-        "Add",
-        g.op("MatMul", flat, g.weight(DENSE, np.float16)),
-        g.weight(BIAS, np.float16),
-        to="scores",
-    )
+    product = g.op("MatMul", flat, g.weight(DENSE, np.float16))
+    g.op("Add", product, g.weight(BIAS, np.float16), to="scores")
     return g.model(["n", 3, 8, 8], {"scores": ["n", CLASSES]}, kind=HALF)
 
 

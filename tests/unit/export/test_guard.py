@@ -44,11 +44,9 @@ def test_no_other_probabilities_that_keep_the_answer_have_a_smaller_expected_sco
     for belief, answer, kept in zip(probs, answers, keep_answers(probs, answers[:, None])):
 
         def expected(q, belief=belief):
-            return (
-                -belief @ np.log(np.maximum(q, 1e-12))
-                if score == "nll"
-                else np.sum((q - belief) ** 2)
-            )
+            if score == "nll":
+                return -belief @ np.log(np.maximum(q, 1e-12))
+            return np.sum((q - belief) ** 2)
 
         rules = [{"type": "eq", "fun": lambda q: q.sum() - 1}]
         rules += [

@@ -22,12 +22,8 @@ PLAN = Plan((Step("zoom:0.5", (0.7, 0.9, 0.8, 0.95)),))
 
 def network() -> torch.nn.Module:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3),
-        torch.nn.ReLU(),
-        torch.nn.Flatten(),
-        torch.nn.Linear(4 * 10 * 10, 10),
-    )
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(400, 10)
+    model = torch.nn.Sequential(*layers)
     with torch.no_grad():
         model[-1].weight.mul_(15)  # type: ignore[union-attr, operator]
     return model

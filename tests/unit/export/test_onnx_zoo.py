@@ -134,10 +134,8 @@ def test_classifiers_of_scikit_learn(tmp_path: Path) -> None:
 def test_a_batch_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(zoo.fixed_token(), path)
-    assert OnnxModel(path).answer(np.zeros((3, 3, 8, 8), np.float32)).shape == (
-        3,
-        5,
-    )  # one after the other
+    answer = OnnxModel(path).answer(np.zeros((3, 3, 8, 8), np.float32))  # one after the other
+    assert answer.shape == (3, 5)
     with pytest.raises(InputError, match=r"exactly 1 input at a time.*with an open batch"):
         export_onnx(path, path=tmp_path / "out.onnx", plan=Blend(0.6, VIEWS, (), 1e-4, start=0.5))
     assert not (tmp_path / "out.onnx").exists()

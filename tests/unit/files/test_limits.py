@@ -34,12 +34,8 @@ def padded_text(folder):
     length = int.from_bytes(content[:8], "little")
     inner = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["recal"])
     words = [str(number) for number in range(40_000)]
-    inner["state"]["classes_"] = {
-        "$": "text",
-        "shape": [len(words)],
-        "values": words,
-        "width": 10_000,
-    }
+    text = {"$": "text", "shape": [len(words)], "values": words, "width": 10_000}
+    inner["state"]["classes_"] = text
     (folder / "c.recal").write_bytes(save({}, metadata={"recal": json.dumps(inner)}))
     return "c.recal"
 

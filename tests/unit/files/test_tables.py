@@ -58,11 +58,8 @@ def graded(n: int, levels: list[str], seed: int) -> dict[str, list[str]]:
     level = rng.choice(levels, n)
     stated = rng.uniform(0.3, 1.0, n)
     right = rng.random(n) < stated * np.where(level == "2", 0.5, 1.0)
-    return {
-        "level": level.tolist(),
-        "stated": [f"{value:.3f}" for value in stated],
-        "right": ["1" if one else "0" for one in right],
-    }
+    shown = [f"{value:.3f}" for value in stated], ["1" if one else "0" for one in right]
+    return {"level": level.tolist(), "stated": shown[0], "right": shown[1]}
 
 
 def write_csv(path, columns) -> None:

@@ -50,11 +50,8 @@ def store(request, tmp_path, monkeypatch):
 
 def everything(path):
     views = read_views(path)
-    return [
-        views.logits,
-        *(views.transformed(transform) for transform in views.transforms),
-        views.labels,
-    ]
+    stored = [views.transformed(transform) for transform in views.transforms]
+    return [views.logits, *stored, views.labels]
 
 
 def chunks(path):
@@ -195,11 +192,8 @@ def test_a_damaged_line_of_the_ledger_costs_its_block_alone(tmp_path, line):
     digit = re.search(rb'"([0-9a-f])[0-9a-f]{31}"', lines[line]).start(
         1
     )  # of a digest: the line stays valid JSON
-    lines[line] = (
-        lines[line][:digit]
-        + (b"1" if lines[line][digit : digit + 1] == b"0" else b"0")
-        + lines[line][digit + 1 :]
-    )
+    before, old, after = lines[line][:digit], lines[line][digit], lines[line][digit + 1 :]
+    lines[line] = before + (b"1" if old == ord("0") else b"0") + after
     (path / "ledger.txt").write_bytes(b"".join(lines))
     with pytest.raises(FileError, match="unfinished" if line == -1 else "lacks blocks"):
         read_views(path)

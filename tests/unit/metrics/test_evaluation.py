@@ -30,11 +30,8 @@ def test_graded_answers_have_every_metric_but_the_class_wise_one():
     confidence = rng.uniform(0, 1, 400)
     correct = rng.random(400) < confidence
     result = evaluate(confidence, correct, bootstrap=50)
-    assert (
-        list(result)
-        == [name for name in LABELS if name != "classwise_ece"]
-        == list(result.intervals)
-    )
+    names = [name for name in LABELS if name != "classwise_ece"]
+    assert list(result) == list(result.intervals) == names
     for metric in METRICS:
         if metric.__name__ in result:
             assert result[metric.__name__] == pytest.approx(metric(confidence, correct), abs=1e-12)
@@ -146,12 +143,10 @@ def test_errors_that_calibrated_models_make_at_high_confidence_do_not_hide_misca
 @pytest.mark.slow
 def test_the_test_of_calibration_keeps_its_level(n):
     repeats = 1000 if n == 40 else 200
-    p_values = [
-        calibration_test(
-            *problem(n, sharpness=1.0, seed=seed), draws=199, random_state=seed
-        ).p_value
-        for seed in range(repeats)
-    ]
+    p_values = []
+    for seed in range(repeats):
+        sample = problem(n, sharpness=1.0, seed=seed)
+        p_values.append(calibration_test(*sample, draws=199, random_state=seed).p_value)
     for level in (0.05, 0.2):
         error = 4 * (level * (1 - level) / repeats) ** 0.5
         assert np.mean(np.array(p_values) <= level) == pytest.approx(level, abs=error)
