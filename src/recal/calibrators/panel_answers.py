@@ -277,9 +277,7 @@ def _signal_columns(signals: Any, systems: Sequence[str]) -> tuple[dict[str, Any
 def _refuse_unknown(given: Mapping[Any, Any], systems: Sequence[str], argument: str) -> None:
     if unknown := [str(name) for name in given if str(name) not in systems]:
         raise InputError(
-            f"name the system {unknown[0]!r}, which the panel does not have; it has "
-            f"{', '.join(systems)}",
-            argument=argument,
+            f"must be of the systems {', '.join(systems)}, got {unknown[0]!r}", argument=argument
         )
 
 
