@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from recal import load
 from recal.cli.app import run
@@ -210,7 +211,10 @@ def test_dependent_rows_refute_less(place):
     rule = DecisionRule((0.5,), 0.1, 0.95)
     right = np.repeat(np.arange(20) >= 4, 10)
     taken = np.ones(200, bool)
-    assert check_promise(rule, taken, right).refuted
+    found = check_promise(rule, taken, right)
+    assert found.refuted
+    assert (found.p_value, found.alpha) == (pytest.approx(binom.sf(39, 200, 0.1)), 0.05)
+    assert check_promise(rule, taken, taken).p_value == 1.0
     assert not check_promise(rule, taken, right, np.repeat(np.arange(20), 10)).refuted
 
 
