@@ -261,7 +261,7 @@ def test_pools_draw_it_by_its_bare_kind(cls: type[BuiltIn]) -> None:
 
 
 @every_kind
-def test_rubbish_is_refused(cls: type[BuiltIn]) -> None:
+def test_wrong_inputs_are_refused(cls: type[BuiltIn]) -> None:
     transform = make(cls, cls.strengths.strong)
     complex_ones = np.zeros((2, 3, 4, 5), dtype=complex)
     for rubbish in (np.zeros(3), np.array([None, 3]), "text", {"a": 1}, 3, complex_ones):

@@ -49,7 +49,7 @@ def test_a_checkpoint_of_another_training_is_refused_with_what_differs(pictures,
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish" * 10, b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
-def test_rubbish_is_no_checkpoint(pictures, tmp_path, content):
+def test_other_bytes_are_no_checkpoint(pictures, tmp_path, content):
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
     with pytest.raises(FileError, match="no checkpoint of a training"):

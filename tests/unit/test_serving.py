@@ -165,7 +165,7 @@ async def test_a_token_is_needed_where_one_is_set(tmp_path, signals):
 
 @told
 @pytest.mark.parametrize("graded", [True, False])
-async def test_rows_unlike_those_of_the_fit_are_told(tmp_path, signals, graded):
+async def test_rows_unlike_those_of_the_fit_are_reported(tmp_path, signals, graded):
     held_out = views(500, noise=0.5)
     calibrator = TemperatureScaling().fit(held_out)
     calibrator.profile_ = profile(held_out)
@@ -287,7 +287,7 @@ async def test_processes_share_counts_and_ids(tmp_path, signals):
 
 
 @told
-async def test_an_unexpected_error_is_logged_and_not_told(tmp_path, signals, caplog, monkeypatch):
+async def test_an_unexpected_error_is_logged_and_not_shown(tmp_path, signals, caplog, monkeypatch):
     def broken(*_):
         raise ArithmeticError("secret")
 

@@ -109,7 +109,7 @@ def test_fits_near_those_of_all_samples_are_as_good_as_from_the_start():
         np.testing.assert_allclose(one, other, atol=0.01)
 
 
-def test_views_that_pay_are_chosen_and_the_sentence_says_so():
+def test_views_that_help_are_chosen_and_the_sentence_says_so():
     fitted = AutoCalibration().fit(*second_look())
     assert fitted.choice_ == "ensemble"
     assert isinstance(fitted.calibrator_, CalibrationEnsemble)
@@ -133,7 +133,7 @@ def test_recal_is_tried_where_200_mistakes_can_judge_it(monkeypatch):
         assert bool(seeds) == tried
 
 
-def test_a_calibrated_model_gets_a_temperature_and_pays_nothing():
+def test_a_calibrated_model_gets_a_temperature_without_views():
     views, y = second_look(1500, seed=1, useful=False)
     fitted = AutoCalibration().fit(views, y)
     assert fitted.choice_ in ("ts", "ets")

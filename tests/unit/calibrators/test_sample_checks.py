@@ -33,7 +33,7 @@ def said(logits, labels, classes=None):
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize(("n", "k"), [(80, 2), (500, 3), (3000, 100), (50_000, 10)])
-def test_labels_in_another_order_are_told_apart_from_few_samples(n, k, scale):
+def test_labels_in_another_order_are_distinguished_from_few_samples(n, k, scale):
     z, y = draw(n, k)
     shuffled = np.random.default_rng(1).permutation(y)
     category, text = said(z * scale, shuffled)

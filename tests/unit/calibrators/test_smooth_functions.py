@@ -85,7 +85,7 @@ def bent(n, seed, bend):
 
 
 @pytest.mark.parametrize("bend", [0.9, 0.0])
-def test_a_process_learns_a_bend_that_no_temperature_can_mend_and_no_other(bend):
+def test_a_process_learns_a_bend_that_no_temperature_can_correct(bend):
     logits, labels, _ = bent(4000, 0, bend)
     fresh, _, truth = bent(1000, 1, bend)
     model = GaussianProcessCalibration().fit(logits, labels)

@@ -37,7 +37,7 @@ def test_a_methods_options_reach_it(views, capsys):
     assert [str(step.transform) for step in fitted.plan_.steps] == steps
 
 
-def test_without_a_method_one_is_chosen_and_the_reason_is_told(views, capsys):
+def test_without_a_method_one_is_chosen_and_the_reason_is_shown(views, capsys):
     told = answer(capsys, "fit views.npz --out auto.recal")
     fitted = load("auto.recal")
     choice = ("auto", fitted.choice_, fitted.reason_)

@@ -48,7 +48,7 @@ def test_every_kind_is_listed_and_explained(capsys):
         assert f"{found.kind}:" in capsys.readouterr().out
 
 
-def test_files_that_are_no_calibrations_are_told_of(tmp_path, capsys):
+def test_files_that_are_no_calibrations_are_described(tmp_path, capsys):
     from recal.decisions import prediction_sets, profile
 
     views = problems.views(300, scale=3, noise=0.33)

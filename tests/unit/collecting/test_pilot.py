@@ -27,7 +27,7 @@ def source():
     return source
 
 
-def test_a_view_that_pays_is_chosen_on_random_rows(source, tmp_path):
+def test_a_view_that_helps_is_chosen_on_random_rows(source, tmp_path):
     candidates = pool("flip+shift+brightness:0.5")
     how = {"out": tmp_path / "views.zarr", "progress": False}
     pilot = run_pilot(CallableModel(left), source, candidates, 600, **how)

@@ -68,7 +68,7 @@ def test_a_csv_of_texts_is_not_silently_a_table(place, capsys):
     assert run([*command, *columns]) == 0
 
 
-def test_logits_that_are_all_equal_are_told(place, capsys):
+def test_logits_that_are_all_equal_are_reported(place, capsys):
     assert run(["collect", "--model", "taught:flat", "--data", "x.npy", "--out", "v.npz"]) == 2
     assert "the same logits for all 40 inputs" in capsys.readouterr().err
 

@@ -149,7 +149,7 @@ def test_one_large_cluster_does_not_wipe_out_the_evidence():
     assert "average cluster (200 clusters decide)" in decision.promise
 
 
-def test_mistakes_of_large_clusters_are_told_by_rows():
+def test_mistakes_of_large_clusters_are_reported_by_rows():
     """Each cluster counts once: many small good ones outweigh a large bad one."""
     clusters = np.r_[np.arange(400), np.full(300, 400)]
     right = np.r_[np.ones(400, bool), np.arange(300) % 2 == 0]

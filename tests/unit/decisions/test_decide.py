@@ -215,7 +215,7 @@ def test_costs_that_allow_no_mistake_at_all_are_answered_and_not_an_error():
     assert not found.possible
 
 
-def test_hopeless_samples_are_told_so():
+def test_samples_that_no_number_of_labels_can_help_are_named():
     found = decide(*binary(np.linspace(0.9, 0.6, 2000), np.arange(2000) % 10 == 0))
     assert (found.needed, found.needed_most) == (None, None)
     assert found.supported_risk is not None

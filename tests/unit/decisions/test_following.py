@@ -263,7 +263,7 @@ def test_other_class_mixes_do_not_make_damage_known(kept):
     assert found.ratio == pytest.approx(1.0, abs=0.1)
 
 
-def test_small_batches_of_the_inputs_as_they_were_are_hardly_moved(kept):
+def test_small_batches_of_unchanged_inputs_keep_their_temperature(kept):
     worst = []
     for seed in range(40):
         y = labels(50, 300 + seed)

@@ -59,7 +59,7 @@ def test_scores_of_all_three_methods_by_hand():
 
 @pytest.mark.parametrize("method", ["lac", "aps", "raps"])
 @pytest.mark.parametrize("spoiled", [1.0, 2.5])
-def test_coverage_is_kept_in_small_samples_whatever_the_model_is_worth(method, spoiled):
+def test_coverage_is_kept_in_small_samples_for_any_model(method, spoiled):
     """The mean coverage over many small labelled samples lies between the promise and the promise +
     1/(n + 1).
     """

@@ -111,7 +111,7 @@ def test_too_few_shuffles_are_refused():
         watch(profile(looks(50, seed=0)), looks(50, seed=1), permutations=50)
 
 
-def test_rows_of_the_fit_are_told_from_new_ones():
+def test_rows_of_the_fit_are_distinguished_from_new_ones():
     rng = np.random.default_rng(0)
     logits, others = rng.normal(size=(2, 400, 3)) * 3
     kept = profile(logits, logits.argmax(1))

@@ -91,7 +91,7 @@ def sorted_by_a_view(mistakes_when_kept):
     return Views(z, {"zoom:0.5": view}, y)
 
 
-def test_a_group_without_a_mistake_does_not_grow_surer_without_end():
+def test_a_group_without_a_mistake_keeps_a_finite_temperature():
     """All mistakes lie in the other group, which is tempered; the common beta then stays above 1
     for ever.
     """

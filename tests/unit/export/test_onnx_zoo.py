@@ -184,7 +184,7 @@ def weights_that_are_not_there() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     "plan", [Plan(start=0.5), Blend(0.6, VIEWS, (), 1e-4, gate=0.9, start=0.5)]
 )
-def test_rubbish_gets_one_sentence_and_nothing_is_written(
+def test_broken_models_are_refused_in_one_sentence_without_output(
     make: Any, plan: Plan, tmp_path: Path
 ) -> None:
     path, out = tmp_path / "net.onnx", tmp_path / "out.onnx"

@@ -144,7 +144,7 @@ def test_a_function_of_ones_own_must_be_given_again() -> None:
         ({"model": "one"}, {"model": "one"}, ""),
     ],
 )
-def test_views_of_another_model_or_preprocessing_are_told(
+def test_views_of_another_model_or_preprocessing_are_reported(
     fit: Any, new: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logits, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3

@@ -145,7 +145,7 @@ def test_nan_from_the_model_stays_nan_in_its_row() -> None:
         ((Net(), PanelCalibration()), InputError, "got PanelCalibration"),
     ],
 )
-def test_rubbish_is_refused(arguments: Any, error: type[Exception], words: str) -> None:
+def test_wrong_inputs_are_refused(arguments: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         CalibratedModule(*arguments)
 

@@ -77,7 +77,7 @@ def remove(file):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, empty, remove])
-def test_damage_in_any_chunk_is_told_when_it_is_read(store, damage):
+def test_damage_in_any_chunk_is_reported_when_it_is_read(store, damage):
     before = everything(store)
     for file in chunks(store):
         whole = file.read_bytes()
@@ -89,7 +89,7 @@ def test_damage_in_any_chunk_is_told_when_it_is_read(store, damage):
         np.testing.assert_array_equal(old, new)
 
 
-def test_swapped_chunks_are_told(store):
+def test_swapped_chunks_are_reported(store):
     content = (store / LOGITS_FILE).read_bytes()
     (store / LOGITS_FILE).write_bytes(content[48:96] + content[:48] + content[96:])
     with pytest.raises(FileError, match="not what was written"):
@@ -97,7 +97,7 @@ def test_swapped_chunks_are_told(store):
 
 
 @pytest.mark.parametrize("name", ["transforms", "labels"])
-def test_names_that_were_changed_are_told(store, name):
+def test_names_that_were_changed_are_reported(store, name):
     path = store / "zarr.json"
     held = json.loads(path.read_text())
     held["attributes"]["recal"][name] = ["zoom:0.7", "zoom:0.3"]
@@ -114,7 +114,7 @@ def test_zarr_reads_what_recal_wrote(store):
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"rows": 0}', None])
-def test_a_list_of_checksums_that_was_damaged_or_lost_is_told(store, content):
+def test_a_list_of_checksums_that_was_damaged_or_lost_is_reported(store, content):
     (store / "ledger.txt").unlink()
     if content is not None:
         (store / "ledger.txt").write_bytes(content)
@@ -166,7 +166,7 @@ def counted(path, calls):
 
 @pytest.mark.parametrize("damage", [flip, cut, remove])
 @pytest.mark.parametrize("place", [LOGITS_FILE, "transformed/c/1/0/0", "zarr.json"])
-def test_collecting_again_mends_what_was_damaged(tmp_path, damage, place):
+def test_collecting_again_repairs_what_was_damaged(tmp_path, damage, place):
     path = tmp_path / "v.zarr"
     calls = []
 
@@ -256,7 +256,7 @@ def test_a_store_that_another_run_writes_is_neither_removed_nor_mixed(tmp_path, 
     np.testing.assert_array_equal(read_views(path).logits, three_logits(IMAGES))
 
 
-def test_a_store_that_was_removed_under_way_is_told(tmp_path):
+def test_a_store_that_was_removed_under_way_is_reported(tmp_path):
     path = tmp_path / "v.zarr"
     calls = []
 

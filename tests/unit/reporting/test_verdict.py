@@ -93,7 +93,7 @@ def test_the_first_lines_say_what_to_use_and_what_it_brings():
     )
 
 
-def test_a_risk_that_cannot_be_shown_is_told_with_the_one_that_can():
+def test_a_risk_that_cannot_be_shown_is_reported_with_the_one_that_can():
     y = np.r_[np.ones(20, int), np.zeros(380, int)]
     result = compare_probs({"given": np.tile([0.95, 0.05], (400, 1))}, y)
     (line,) = headline(result, recommend(result), {"given": automation(result, "given", 0.01)})

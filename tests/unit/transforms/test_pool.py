@@ -71,7 +71,7 @@ def test_everything_can_be_mixed() -> None:
         ([ZoomOut], r"got <class"),
     ],
 )
-def test_rubbish_is_refused_with_the_remedy(spec: Any, words: str) -> None:
+def test_wrong_specs_are_refused_with_the_remedy(spec: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         pool(spec)
 
