@@ -174,10 +174,8 @@ def test_without_scripts_the_page_is_whole(browser, report, comparison):
         browser.open(report)
         assert browser.text("threshold-value") == "0.9"
         chosen = browser.ask("document.getElementById('method').value")
-        assert (
-            browser.ask("document.querySelector('[data-method]:not([hidden])').dataset.method")
-            == chosen
-        )
+        method = "document.querySelector('[data-method]:not([hidden])').dataset.method"
+        assert browser.ask(method) == chosen
         assert browser.ask(
             "[...document.querySelectorAll('noscript')].some(e => e.innerText.includes('scripts'))"
         )

@@ -62,9 +62,8 @@ def test_files_that_are_no_calibrations_are_described(tmp_path, capsys):
         path = save(saved, tmp_path / "saved.recal")
         assert run(["plan", str(path)]) == 0
         assert words in capsys.readouterr().out
-        assert (
-            typed(f"apply {path} {views.write(tmp_path / 'v.npz')} --out {tmp_path / 'p.npz'}") == 2
-        )
+        new = views.write(tmp_path / "v.npz")
+        assert typed(f"apply {path} {new} --out {tmp_path / 'p.npz'}") == 2
         assert "holds no calibration of logits" in capsys.readouterr().err
 
 

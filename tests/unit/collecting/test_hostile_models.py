@@ -116,9 +116,7 @@ def test_onnx_weights_outside_the_models_folder_are_refused(tmp_path, location, 
     (tmp_path / "secret.bin").write_bytes(bytes(48))
     path = external(tmp_path, location, inside=inside)
     (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "secret.bin")
-    with pytest.raises(
-        FileError, match=r"keeps weights in '.*', which is no file in its own folder"
-    ):
+    with pytest.raises(FileError, match="no file in its own folder"):
         as_model(path)
     from recal.export import export_onnx
 

@@ -44,9 +44,7 @@ def test_sixteen_bit_pgm_is_the_same(tmp_path):
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_thirty_two_bits_have_no_white_and_are_refused(tmp_path, dtype):
     Image.fromarray(RAMP.astype(dtype)).save(tmp_path / "a.tif")
-    with pytest.raises(
-        FileError, match=r"a\.tif cannot be read.*: its pixels have 32 bits.*8 or 16 bits"
-    ):
+    with pytest.raises(FileError, match=r"a\.tif .*32 bits.*8 or 16 bits"):
         read_image(tmp_path / "a.tif")
 
 

@@ -123,9 +123,7 @@ def test_images_of_different_sizes_are_named(folder):
     Image.new("RGB", (7, 7)).save(folder / "ant" / "9.png")
     with pytest.raises(InputError, match=r"9\.png is \(7, 7\).*resize="):
         gather(as_source(folder))
-    with pytest.raises(
-        InputError, match=r"`crop` 8 is larger than the image .*9\.png, which is 7x7"
-    ):
+    with pytest.raises(InputError, match=r"`crop` 8 .*9\.png, which is 7x7"):
         gather(as_source(folder, crop=8))
 
 
@@ -139,9 +137,7 @@ def test_a_corrupt_image_is_named_or_skipped(folder, model, damage):
     assert source.skipped == ("bee/1.png",)
     views = collect(model, source, None)
     assert views.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
-    with pytest.warns(
-        UserWarning, match=r"1 files could not be read and were skipped, such as bee/1\.png"
-    ):
+    with pytest.warns(UserWarning, match=r"1 files .*, such as bee/1\.png"):
         collect(model, folder, None, on_error="skip")
 
 

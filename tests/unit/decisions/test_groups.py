@@ -85,9 +85,7 @@ def test_groups_without_evidence_accept_nothing_and_say_what_they_need():
 
 def test_unseen_groups_accept_nothing_and_say_so():
     rule = DecisionRule((0.5, 0.9), 0.05, 0.95, groups=("a", "b"))
-    with pytest.warns(
-        UnseenGroupsWarning, match="1 groups are not in the decision rule, such as 'c'"
-    ):
+    with pytest.warns(UnseenGroupsWarning, match="1 groups .*such as 'c'"):
         accepted = rule.accept([0.7, 0.7, 0.99], groups=["a", "b", "c"])
     assert accepted.tolist() == [True, False, False]
     with pytest.raises(InputError, match="pass groups="):

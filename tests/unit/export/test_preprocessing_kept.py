@@ -75,9 +75,7 @@ def test_collect_fit_and_export_give_what_collect_fit_and_apply_give(
     )
     capsys.readouterr()
     assert run(["plan", calibration]) == 0
-    assert (
-        "uint8 of the shape 8x8x3, with --divide 255 --mean 0.4,0.5,0.6" in capsys.readouterr().out
-    )
+    assert "8x8x3, with --divide 255 --mean 0.4,0.5,0.6" in capsys.readouterr().out
 
 
 def test_a_contradiction_is_refused_and_a_repetition_is_not(

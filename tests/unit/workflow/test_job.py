@@ -101,9 +101,8 @@ def test_page_and_terminal_use_the_checking_inputs_and_name_them(done, monkeypat
     share = 100 * result.n_accepted / 160
     assert f"{share:.1f}\u00a0% of the answers can be automated" in page
     assert f"{share:.1f}% of the answers can be automated" in lines
-    assert (
-        f"{result.n_accepted} of the 160 checking inputs accepted, {result.n_errors} wrong" in lines
-    )
+    counts = f"{result.n_accepted} of the 160 checking inputs accepted, {result.n_errors} wrong"
+    assert counts in lines
     assert f'for="threshold">{result.decision.threshold:.6g}</output>' in page
     accuracy = 100 * (1 - result.scores["after"]["error_rate"])
     assert f"{accuracy:.1f}\u00a0% on 160 checking inputs" in page
