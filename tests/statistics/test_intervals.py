@@ -88,10 +88,22 @@ def test_a_mistake_of_probability_zero_leaves_no_upper_end():
     assert found.intervals["nll"] == (0.0, np.inf)
 
 
-def test_the_area_under_the_curve_of_few_mistakes_may_be_anything():
-    found = evaluate(np.linspace(0.5, 0.99, 200), np.arange(200) > 0, bootstrap=2000)
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_area_under_the_curve_of_few_mistakes_may_be_anything(count):
+    """A mistake more, at the worst place, leaves Beta(count, 1) of the area."""
+    found = evaluate(np.linspace(0.5, 0.99, 200), np.arange(200) >= count, bootstrap=4000)
     assert found["auroc"] == 1.0
-    assert found.intervals["auroc"] == pytest.approx((0.025, 1.0), abs=0.03)
+    assert found.intervals["auroc"] == pytest.approx((0.025 ** (1 / count), 1.0), abs=0.03)
+
+
+def test_ranks_of_slots_are_the_metrics_of_tied_confidences():
+    confidence = np.round(RNG(0).uniform(0.5, 1, 2000), 1)
+    correct = RNG(1).random(2000) < confidence
+    rows = score(confidence, correct)
+    drawn = BootstrapSlots(rows, draw_weights(rows, None, 10, RNG(0)), 15)
+    expected = evaluate(confidence, correct)
+    for name, value in drawn.ranks(drawn.right[None], drawn.wrong[None]).items():
+        assert value[0] == pytest.approx(expected[name], rel=2e-3), name
 
 
 def clustered(n_clusters, rows, seed=0):

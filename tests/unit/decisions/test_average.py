@@ -114,10 +114,10 @@ def test_policies_in_a_fixed_order_are_kept_as_sets_of_most_confident_answers_ar
     assert answers.ends[kept - 1] == pytest.approx(on_average(answers, 0.1), rel=0.05)
     assert kept_on_average(accepted, np.ones(600, bool), 0.1) == 0
     assert kept_on_average(accepted, np.zeros(600, bool), 0.1) == len(answers.ends)
-    numbers = np.arange(600)
-    again = kept_on_average(
-        np.repeat(accepted, 3, 0), np.repeat(~right, 3), 0.1, np.repeat(numbers, 3)
-    )
+    for n, sets in ((7, 0), (14, 1)):  # one more mistake among 8 exceeds the risk
+        assert kept_on_average(np.ones((n, 1), bool), np.zeros(n, bool), 0.1) == sets
+    copies = (np.repeat(one, 3, axis=0) for one in (accepted, ~right, np.arange(600)))
+    again = kept_on_average(next(copies), next(copies), 0.1, next(copies))
     assert again == pytest.approx(kept, rel=0.05), "copies count once"
 
 

@@ -118,6 +118,11 @@ def test_two_kinds_of_damage_do_not_teach_following():
     assert found.ratio == 1.0
 
 
+def test_following_needs_a_hundred_labelled_samples():
+    assert profile(views(99, 0)).following is None
+    assert profile(views(100, 0)).following is not None
+
+
 def test_views_that_do_no_damage_are_no_kinds():
     seen = views(500, 0, KINDS[:2])
     harmless = {"flip": seen.logits, "shift": seen.logits}
