@@ -45,7 +45,6 @@ class Kind:
 
     rule: str = "any value"
     hint: str = ""
-    metavar: str = "VALUE"  # the placeholder of the value in the command line's help
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         """Return the value in the form that the code uses, or raise ValueError; new `sizes` are
@@ -88,7 +87,6 @@ class Number(Kind):
         hint: str = "",
     ) -> None:
         self.low, self.high, self.whole, self.ends, self.hint = low, high, whole, ends, hint
-        self.metavar = "INT" if whole else "FLOAT"
         self.rule = "a whole number" if whole else "a finite number"
         if high < math.inf:
             kind = "a whole number" if whole else "a number"
@@ -117,7 +115,6 @@ class Flag(Kind):
     """True or False only, because a string such as "no" would count as True."""
 
     rule = "True or False"
-    metavar = "true|false"
 
     def read(self, value: Any, sizes: Sizes) -> bool:
         if not isinstance(value, bool | np.bool_):
@@ -130,7 +127,6 @@ class Choice(Kind):
 
     def __init__(self, *options: Any) -> None:
         self.options = options
-        self.metavar = "|".join("none" if option is None else str(option) for option in options)
         named = ", ".join(map(repr, options))
         self.rule = f"one of {named}" if len(options) > 1 else named
 
@@ -153,8 +149,6 @@ class Text(Kind):
 class ListOf(Kind):
     """A list, tuple or array whose items are all of one kind."""
 
-    metavar = "A,B,..."
-
     def __init__(self, item: Kind, *, keep: type | None = None) -> None:
         self.item, self.keep = item, keep
         self.rule = f"a list, each item {item.rule}"
@@ -170,7 +164,6 @@ class Seed(Kind):
     """A value from which numpy makes a random generator."""
 
     rule = "a whole number of at least 0, a Generator or None"
-    metavar = "INT"
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         try:
@@ -209,7 +202,6 @@ class Either(Kind):
         *others, last = [kind.rule for kind in kinds]
         self.rule = f"{', '.join(others)} or {last}" if others else last
         self.hint = next((kind.hint for kind in kinds if kind.hint), "")
-        self.metavar = "|".join(dict.fromkeys(kind.metavar for kind in kinds))
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         for kind in self.kinds:

@@ -48,19 +48,13 @@ class GroupOffsets(Record):
                 "must name each group once, with one number each in `offsets`", argument="names"
             )
 
-    def shifts(self, groups: ArrayLike, n_samples: int) -> Vector:
-        """Return the offset of each row's group, (n_samples,); 0 for groups that were not in the
-        fit.
-        """
-        names, index = check_names(groups, n_samples, "groups")
-        offsets = dict(zip(self.names, self.offsets.tolist()))
-        return np.array([offsets.get(name, 0.0) for name in names])[index]
-
     def apply(self, confidence: Array, groups: ArrayLike) -> Array:
         """Return confidences shifted by the offsets of their groups; those without an offset do not
         change at all.
         """
-        shifts = like(confidence, self.shifts(groups, len(confidence)))
+        names, index = check_names(groups, len(confidence), "groups")
+        known = dict(zip(self.names, self.offsets.tolist()))
+        shifts = like(confidence, np.array([known.get(name, 0.0) for name in names])[index])
         xp = namespace(confidence)
         return xp.where(shifts == 0.0, confidence, sigmoid(log_odds(confidence) + shifts))
 

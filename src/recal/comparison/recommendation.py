@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from recal.clusters import cluster_sums
-from recal.comparison.results import Comparison
+from recal.calibrators.samples import LossGain
+from recal.comparison.results import Comparison, corrected_error
 from recal.metrics.intervals import LEVEL
 
 Standing = Literal["better", "no difference", "worse", "mixed"]
@@ -67,7 +67,7 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
 
     With one split, its standard error comes from the rows; with several, from the splits. Splits of
     one data set overlap, so this error has Nadeau and Bengio's correction, as in
-    `corrected_interval`.
+    `corrected_error`.
     """
     setup = comparison.setup
     if setup.splits > 1:
@@ -80,17 +80,13 @@ def difference(comparison: Comparison, metric: str, method: str, other: str) -> 
     means = float(one.mean()), float(two.mean())
     if np.isinf(means).any():
         return Difference(metric, 0.0 if np.isinf(means).all() else means[0] - means[1], 0.0, 1)
-    apart = one - two
-    mean = float(apart.mean())
     if setup.splits > 1:
-        scale = math.sqrt(1 / len(apart) + setup.n_test / setup.n_fit)
-        return Difference(metric, mean, float(apart.std(ddof=1)) * scale, len(apart) - 1)
-    sums = cluster_sums(apart - mean, comparison.clusters)  # rows of a cluster are not independent
-    freedom = len(sums) - 1
-    if freedom < 1:
-        return Difference(metric, mean, math.inf, 1)
-    error = math.sqrt(float(sums @ sums) * len(sums) / freedom) / len(apart)
-    return Difference(metric, mean, error, freedom)
+        error = corrected_error(one - two, setup.n_test / setup.n_fit)
+        return Difference(metric, float((one - two).mean()), error, len(one) - 1)
+    clusters = comparison.clusters
+    n_units = len(one) if clusters is None else len(np.unique(clusters))
+    gain = LossGain.between(one, two, None, clusters)
+    return Difference(metric, gain.mean, gain.error, max(n_units - 1, 1))
 
 
 def judge(comparison: Comparison, method: str, other: str, level: float = LEVEL) -> Judgement:

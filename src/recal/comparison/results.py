@@ -366,8 +366,13 @@ def corrected_interval(values: NDArray[np.float64], test_to_fit: float) -> Inter
     n = len(values)
     if n < 2 or not np.isfinite(values).all():
         return NO_INTERVAL
-    half = t.ppf(0.975, n - 1) * values.std(ddof=1) * np.sqrt(1 / n + test_to_fit)
+    half = float(t.ppf(0.975, n - 1)) * corrected_error(values, test_to_fit)
     return float(values.mean() - half), float(values.mean() + half)
+
+
+def corrected_error(values: NDArray[np.float64], test_to_fit: float) -> float:
+    """Return the standard error of a mean over random splits."""
+    return float(values.std(ddof=1) * np.sqrt(1 / len(values) + test_to_fit))
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -245,7 +245,7 @@ class Resampled(ImageTransform):
     """Resizes, smooths or cuts along both axes, with the same weights for every image."""
 
     def _transformed(self, images: Array, layout: str) -> Array:
-        rows, columns = self._bands(*image_size(images.shape, layout))
+        rows, columns = map(self._band, image_size(images.shape, layout))
         if not arrays.is_tensor(images):
             return resample(images, layout, rows, columns)
         x = arrays.to_working(arrays.contiguous(as_planes(images, layout)))
@@ -253,8 +253,8 @@ class Resampled(ImageTransform):
         return from_planes(arrays.from_working(x, arrays.dtype_name(images)), layout, images.shape)
 
     @abstractmethod
-    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        """Return the vertical and the horizontal weights for images of this size."""
+    def _band(self, size: int) -> Bands:
+        """Return the weights along an axis of this size."""
 
 
 class Pointwise(ImageTransform):
@@ -314,8 +314,8 @@ class ZoomOut(Resampled):
     scale: float
     layout: Layout = "auto"
 
-    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return zoomed(height, self.scale), zoomed(width, self.scale)
+    def _band(self, size: int) -> Bands:
+        return zoomed(size, self.scale)
 
 
 @dataclass(frozen=True)
@@ -371,8 +371,8 @@ class Blur(Resampled):
     sigma: float
     layout: Layout = "auto"
 
-    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return blurred(height, self.sigma), blurred(width, self.sigma)
+    def _band(self, size: int) -> Bands:
+        return blurred(size, self.sigma)
 
 
 @dataclass(frozen=True)
@@ -388,8 +388,8 @@ class Pixelate(Resampled):
     scale: float
     layout: Layout = "auto"
 
-    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        return in_blocks(height, self.scale), in_blocks(width, self.scale)
+    def _band(self, size: int) -> Bands:
+        return in_blocks(size, self.scale)
 
 
 def check_white(x: Array, dtype: str, white: float, kind: str) -> float:
@@ -575,6 +575,5 @@ class ZoomIn(Resampled):
     factor: float
     layout: Layout = "auto"
 
-    def _bands(self, height: int, width: int) -> tuple[Bands, Bands]:
-        share = 1.0 / self.factor
-        return middle(height, share), middle(width, share)
+    def _band(self, size: int) -> Bands:
+        return middle(size, 1.0 / self.factor)
