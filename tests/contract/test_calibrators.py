@@ -137,6 +137,13 @@ def test_parameters_of_the_wrong_kind_are_refused_by_name(method):
 
 
 @every
+@pytest.mark.parametrize("name", ["sample_weight", "clusters", "groups"])
+def test_columns_of_another_length_are_refused_by_name(method, name):
+    with pytest.raises(InputError, match=rf"`{name}`"):
+        make(method).fit(problem(), **{name: [1]})
+
+
+@every
 def test_underflow_does_no_harm_where_numpy_raises(method):
     logits, labels = draw(60, 3)
     with np.errstate(all="raise"):

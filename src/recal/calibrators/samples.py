@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from recal.checks import Floats, Indices, Labels, Vector, check_weights
-from recal.clusters import check_clusters, cluster_sums, some_rows, stratified_folds
+from recal.clusters import check_clusters, cluster_sums, row_names, some_rows, stratified_folds
 from recal.copies import copies_of, warn_of_copies
 from recal.errors import DoubtfulLabelsWarning, FewSamplesWarning, InputError
 from recal.maps.arrays import log_softmax
@@ -75,7 +75,7 @@ class Samples:
     clusters : array of int, shape (n_samples,), optional
         The number of each sample's cluster: folds never divide clusters, and standard errors count
         them.
-    groups : array of shape (n_samples,), optional
+    groups : array of str, shape (n_samples,), optional
         The name of each sample's group.
     classes : array of shape (n_classes,), optional
         The names of the columns.
@@ -98,7 +98,7 @@ class Samples:
     labels: NDArray[Any]
     weights: NDArray[np.float64] | None = None
     clusters: NDArray[np.intp] | None = None
-    groups: ArrayLike | None = None
+    groups: NDArray[np.str_] | None = None
     classes: NDArray[Any] | None = None
     near: Map | None = None
     known_beta: float | None = None
@@ -117,14 +117,13 @@ class Samples:
         count = len(labels)
         weights = None if sample_weight is None else check_weights(sample_weight, count)
         together = None if clusters is None else check_clusters(clusters, count)
-        return cls(inputs, labels, weights, together, groups, classes)
+        return cls(inputs, labels, weights, together, row_names(groups, count, "groups"), classes)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Self:
-        groups = None if self.groups is None else np.asarray(self.groups)
-        columns = (self.inputs, self.labels, self.weights, self.clusters, groups)
+        columns = (self.inputs, self.labels, self.weights, self.clusters, self.groups)
         inputs, labels, weights, clusters, groups = (some_rows(one, rows) for one in columns)
         return type(self)(inputs, labels, weights, clusters, groups, self.classes)
 
