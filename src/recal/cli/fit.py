@@ -53,9 +53,11 @@ def fit(
     plan = calibrator.map_.plan
     steps = None if plan is None else len(plan.steps)
     facts: dict[str, Any] = {"method": method, "parameters": calibrator.get_params()}
-    if hasattr(calibrator, "reason_"):
-        facts |= {"choice": calibrator.choice_, "reason": calibrator.reason_}
-        say(calibrator.reason_)
+    for fact in ("choice", "reason"):
+        if hasattr(calibrator, f"{fact}_"):
+            facts[fact] = getattr(calibrator, f"{fact}_")
+    if "reason" in facts:
+        say(facts["reason"])
     print_json({**facts, "steps": steps, "file": out})
     say(f"Fitted {calibrator} on {views}" + (f": a plan of {steps} steps." if steps else "."))
     say(f"Written to {out}. Next: {shell_line('apply', out, 'NEW_VIEWS', '--out', 'probs.npz')}")

@@ -44,6 +44,11 @@ def test_without_a_method_one_is_chosen_and_the_reason_is_shown(views, capsys):
     assert (told["method"], told["choice"], told["reason"]) == choice
 
 
+def test_a_mixture_that_is_asked_for_gives_its_reason(views, capsys):
+    told = answer(capsys, "fit views.npz --method ensemble --out mixture.recal")
+    assert told["reason"] == load("mixture.recal").reason_
+
+
 @pytest.mark.parametrize("method", ["'svs (kept)'", "svs --answers kept"])
 def test_answers_can_be_kept_by_name_or_by_option(views, method, capsys):
     answer(capsys, f"fit views.npz --method {method} --out kept.recal")
