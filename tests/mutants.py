@@ -175,6 +175,8 @@ def _uses_of_constants(tree: ast.Module) -> dict[str, tuple[int, ...]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             uses[node.id].append(node.lineno)
+        if isinstance(node, ast.ClassDef):  # a field matters wherever a method runs
+            uses[node.name] += [one.lineno for one in ast.walk(node) if isinstance(one, ast.stmt)]
         if isinstance(node, ast.FunctionDef):  # a default matters wherever the function runs
             uses[f"{node.name}()"] += [node.body[-1].lineno, *(one.lineno for one in node.body[1:])]
     return {name: tuple(lines) for name, lines in uses.items()}
