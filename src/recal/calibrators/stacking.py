@@ -239,4 +239,4 @@ class ViewAveraging(GuardedCalibrator):
     map_: ViewMean = from_fit()
 
     def _fit(self, samples: Samples) -> dict[str, Any]:
-        return {"map_": ViewMean(samples.views.transforms, 1.0)}
+        return {"map_": ViewMean(samples.views.transforms)}

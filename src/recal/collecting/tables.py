@@ -15,7 +15,14 @@ from recal.collecting.fingerprint import digest, digest_array
 from recal.collecting.models.base import Model
 from recal.collecting.sources import ArraySource, Source
 from recal.errors import FileError, InputError, MissingExtraError, in_both, needs_extra
-from recal.files.tables import pyarrow_for, read_parquet, read_table, separator_of
+from recal.files.tables import (
+    Table,
+    pyarrow_for,
+    read_parquet,
+    read_table,
+    refuse_empty,
+    separator_of,
+)
 from recal.transforms.preprocessing import Preprocessing
 from recal.transforms.tabular import is_category
 
@@ -202,13 +209,12 @@ def open_table(
             raise InputError(f"{path} has no column {name!r}; it has {names}.")
     labels = None
     if label_column is not None and not (empty := frame[label_column].isna().to_numpy()).all():
-        labels = _filled(path, label_column, frame[label_column].to_numpy(), empty)
+        refuse_empty(path, label_column, empty)
+        labels = frame[label_column].to_numpy()
     aside = [name for name in (cluster_column, group_column) if name is not None]
-    texts = read_table(path) if aside or text_column is not None else {}
-    clusters, groups = (
-        None if name is None else _filled(path, name, texts[name], texts[name] == "")
-        for name in (cluster_column, group_column)
-    )
+    texts = read_table(path) if aside or text_column is not None else Table({})
+    clusters = texts.clusters(cluster_column)
+    groups = None if group_column is None else texts.filled(group_column)
     source: Source
     if text_column is None:
         written = None if path.suffix.lower() == ".parquet" else path
@@ -243,16 +249,6 @@ def _csv_format(path: Path) -> dict[str, Any]:
     has_commas = separator == ";" and any(map(number.fullmatch, first.strip().split(";")))
     decimal = "," if has_commas else "."
     return {"sep": separator, "decimal": decimal, "skip_blank_lines": separator in header}
-
-
-def _filled(path: Path, name: str, values: NDArray[Any], empty: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return a column; refuse it if it is partly empty."""
-    if empty.any():
-        raise InputError(
-            f"{path}: the column {name!r} is empty in {empty.sum()} of {len(empty)} rows, first in "
-            f"row {empty.argmax() + 1} below the header. Fill it in, or remove these rows."
-        )
-    return np.asarray(values)
 
 
 def column_names(path: Path) -> list[str]:

@@ -81,17 +81,16 @@ class Table(Mapping[str, NDArray[Any]]):
         numbers = [_number(value) for value in self._column(name)]
         return None not in numbers and any(number == number for number in numbers)
 
+    def filled(self, name: str, **how: Any) -> NDArray[Any]:
+        """Return a column as texts; refuse one that is partly empty."""
+        column = self[name]
+        refuse_empty(self.path, name, column == "", **how)
+        return column
+
     def clusters(self, name: str | None) -> NDArray[Any] | None:
         """Return a column of clusters; an empty name would be one more cluster."""
-        if name is None:
-            return None
-        column = self[name]
-        if "" in (cells := column.tolist()):
-            raise InputError(
-                f"{self.path}: the column {name!r} is empty in row {cells.index('') + 1}. Rows "
-                "that belong to no cluster need a name of their own."
-            )
-        return column
+        remedy = "Give rows that belong to no other row a name of their own"
+        return None if name is None else self.filled(name, remedy=remedy)
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse names of columns that the table does not have."""
@@ -102,6 +101,18 @@ class Table(Mapping[str, NDArray[Any]]):
         if name not in self.cells:
             raise InputError(f"{self.path} has no column {name!r}; it has {', '.join(self)}.")
         return self.cells[name]
+
+
+def refuse_empty(
+    path: Any, name: str, empty: NDArray[np.bool_], remedy: str = "Fill it in, or remove these rows"
+) -> None:
+    """Refuse a column of which some cells are empty."""
+    if empty.any():
+        raise InputError(
+            f"{path}: the column {name!r} is empty in {empty.sum()} of {len(empty)} rows, first in "
+            f"row {empty.argmax() + 1} below the header",
+            remedy=remedy,
+        )
 
 
 def cell_text(value: Any) -> str:

@@ -13,7 +13,6 @@ from recal.engine import row_blocks
 from recal.errors import InputError
 from recal.maps.arrays import linear, row_max, row_sum, safe_log, soft_log_probs, softmax
 from recal.maps.base import Array, Map, ViewLogits, like, namespace, wide
-from recal.maps.scaling import Scale
 from recal.maps.steps import Beta, OneTransform, named_views
 from recal.schema import LARGEST, FloatArray, Integers, Kind, Number, Sizes, check
 from recal.transforms import Transform, as_transform
@@ -220,17 +219,15 @@ def _weighed(
 
 
 class ViewMean(Map):
-    """The mean of the probabilities of the original and its views, at a temperature."""
+    """The mean of the probabilities of the original and its views."""
 
     views: tuple[Annotated[Transform, OneTransform()], ...]
-    beta: Scale
 
     def probs(self, z: Array, views: ViewLogits = ()) -> Array:
         total = softmax(z)
         for view in views:
             total = total + softmax(view)
-        mean = total / (1 + len(views))
-        return mean if self.beta == 1.0 else softmax(safe_log(mean), self.beta)
+        return total / (1 + len(views))
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -268,11 +265,6 @@ class Mixture(Map):
             raise InputError("must need no views", argument="members")
         if (self.reads >= np.arange(len(self.reads))).any():
             raise InputError("must name earlier members", argument="reads")
-
-    @property
-    def n_classes(self) -> int | None:
-        known = [one.n_classes for one in self.members if one.n_classes is not None]
-        return known[0] if known else None
 
     def check_classes(self, n_classes: int) -> None:
         for part in (*self.members, *([] if self.plan is None else [self.plan])):

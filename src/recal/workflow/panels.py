@@ -99,7 +99,7 @@ def calibrate_panel(
     if review_cost is not None:
         systems = sorted(systems, key=lambda one: prices[one.name])
     table = read_table(path)
-    key = read_right_answers(table, truth)
+    key = table.filled(truth)
     given, signals = read_systems(table, systems)
     groups = None if group is None else table[group]
     clusters = table.clusters(cluster)
@@ -163,15 +163,6 @@ def calibrate_panel(
         if rule is not None:
             save(rule, folder / CALIBRATION)
         return result
-
-
-def read_right_answers(table: Table, name: str) -> NDArray[Any]:
-    """Return the column of right answers; refuse a row without one."""
-    key = table[name]
-    if (key == "").any():
-        row = int(np.flatnonzero(key == "")[0]) + 1
-        raise InputError(f"{table.path}, row {row}: the column {name!r} holds no right answer.")
-    return key
 
 
 def is_right(answers: NDArray[Any], key: NDArray[Any], match: Match) -> Flags:

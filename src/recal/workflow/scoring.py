@@ -26,7 +26,7 @@ from recal.files.tables import Table, read_table, write_with_columns
 from recal.views import Views
 from recal.workflow.auditing import audited_rule
 from recal.workflow.graded import read_grades
-from recal.workflow.panels import is_right, read_questions, read_right_answers
+from recal.workflow.panels import is_right, read_questions
 
 Systems = PanelCalibration | CascadeRule
 
@@ -166,7 +166,7 @@ def grade_systems(
     """
     table = read_table(path)
     table.check([truth])
-    key, clusters = read_right_answers(table, truth), table.clusters(cluster)
+    key, clusters = table.filled(truth), table.clusters(cluster)
     found, fitted = _score_questions(calibration, folder, table)
     assert found.answers is not None
     right = is_right(found.answers, key, panel_of(calibration).match)
