@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recal import __version__
+from recal.clusters import count_of_clusters
 from recal.errors import InputError
 from recal.files.paths import plain_values
 from recal.metrics import LABELS
@@ -274,7 +275,10 @@ class Comparison:
                 "Nadeau and Bengio's correction for overlapping splits."
             )
         if setup.draws:
-            sizes += f"; 95 % intervals from {setup.draws:,} bootstrap draws of the test rows"
+            units = "the test rows"
+            if self.clusters is not None:
+                units = count_of_clusters(len(np.unique(self.clusters)))
+            sizes += f"; 95 % intervals from {setup.draws:,} bootstrap draws of {units}"
         return f"{'One split, ' if setup.n_fit else ''}{sizes}."
 
     def __str__(self) -> str:
