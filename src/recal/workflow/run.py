@@ -257,7 +257,10 @@ class Result:
 
     def _measured(self) -> str:
         before, after = self.scores.get("before"), self.scores["after"]
-        told = [f"Accuracy {1 - after['error_rate']:.1%}"] if "error_rate" in after else []
+        both = [one["error_rate"] for one in (before, after) if one and "error_rate" in one]
+        # Answers that are kept have one accuracy.
+        shown = " -> ".join(dict.fromkeys(f"{1 - rate:.1%}" for rate in both))
+        told = [f"Accuracy {shown}"] if shown else []
         for name in ("nll", "ece"):
             was = "" if before is None else f"{before[name]:.4f} -> "
             told.append(f"{name.upper()} {was}{after[name]:.4f}")
@@ -352,6 +355,7 @@ def finish(
         random_state=settings.random_state,
     )
     own = {"rows_name": "answers", **own}
+    own["facts"] = {**own.get("facts", {}), "warnings": settings.warnings}
     page = Page(
         compared,
         about={**settings.about, "Date": today()},
@@ -380,7 +384,7 @@ def finish(
     )
     page.write(folder / PAGE)
     kept = {"settings": settings.to_dict(), "columns": columns}
-    summary = {**result.to_dict(), "warnings": settings.warnings, **kept}
+    summary = {**result.to_dict(), **kept}
     with replacing(folder / SUMMARY) as file:
         file.write(json_text(summary).encode())
     # The calibration comes last: a folder that has it is complete.

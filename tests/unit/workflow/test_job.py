@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from recal import Views, load, read_views
+from recal import AutoCalibration, Views, load, read_views
 from recal.calibrators import TemperatureScaling
 from recal.errors import FileError, InputError
 from recal.workflow.folder import calibration_in
@@ -160,11 +160,23 @@ def test_warnings_reach_the_page_and_a_summary_that_is_valid_json(tmp_path):
     score = (2 * y - 1) + np.repeat(rng.normal(size=100), 3)
     settings = Settings(risk=0.2, calibrator=TemperatureScaling())
     with pytest.warns(UserWarning, match="cop"):
-        calibrate_views(
+        result = calibrate_views(
             Views(np.column_stack([-score, score]), labels=y), tmp_path / "out", settings
         )
     text = (tmp_path / "out" / "summary.json").read_text()
     summary = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert any("cop" in line for line in summary["warnings"])
+    assert result.to_dict()["warnings"] == summary["warnings"]
     html = (tmp_path / "out" / "report.html").read_text()
     assert html.index('id="warnings"') < html.index('id="headline"')
+
+
+def test_the_accuracy_is_that_of_the_model_and_of_the_calibrated_answers(tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 1000)
+    logits = 3 * np.eye(3)[y] + rng.normal(size=(1000, 3)) + [3, 0, 0]  # class 0 too often
+    settings = Settings(risk=0.2, calibrator=AutoCalibration(answers="free"))
+    result = calibrate_views(Views(logits, labels=y), tmp_path / "out", settings)
+    before, after = (1 - result.scores[name]["error_rate"] for name in ("before", "after"))
+    assert f"Accuracy {before:.1%} -> {after:.1%}, NLL" in " ".join(result.lines())
+    assert after > before + 0.1
