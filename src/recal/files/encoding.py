@@ -242,8 +242,7 @@ class Decoder:
         if not required <= set(values) <= names:
             unknown = ", ".join(sorted(set(values) - names)) or "fewer"
             raise FileError(
-                f"a {name} must have the fields {', '.join(sorted(names))}, got {unknown}: it was "
-                "written by another version of recal, or changed. Fit it again"
+                f"a {name} must have the fields {', '.join(sorted(names))}, got {unknown}"
             )
         return family(**values)
 

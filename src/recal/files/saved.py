@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recal import __version__
 from recal.errors import FileError, InputError, NotFittedError
 from recal.files.encoding import (
     DTYPES,
@@ -34,7 +35,7 @@ from recal.files.encoding import (
 from recal.files.paths import local_path, replacing
 from recal.transforms.pool import Own, by_name
 
-VERSION = 1
+VERSION, WRITER = 1, f"recal {__version__}"
 MAX_HEADER_BYTES, MAX_FILE_BYTES = 16 * 2**20, 4 * 2**30
 # The code of a classifier, which `load` takes as arguments, and settings that depend on the
 # machine.
@@ -102,8 +103,11 @@ def load(
     """
     source, code = local_path(path), {"model": model, "preprocess": preprocess}
     own = by_name(() if transforms is None else transforms)
+    remedy = ""
     try:
         header, arrays, as_written = _read_file(source)
+        if as_written and (writer := header.get("written_by")) != WRITER:
+            remedy = f" It was written by {writer!r:.40}, and this is {WRITER}: fit it again."
         decoder = Decoder(arrays, own)
         kind = header.get("kind")
         own_keys = ("kind", "version", "written_by")
@@ -126,7 +130,7 @@ def load(
     except Exception as error:
         reason = "values are nested too deep" if isinstance(error, RecursionError) else str(error)
         raise FileError(
-            f"{source} is not a file that recal can use: {reason.rstrip('.')}."
+            f"{source} is not a file that recal can use: {reason.rstrip('.')}.{remedy}"
         ) from error
     if unknown := set(own) - set(decoder.transforms):
         used = ", ".join(decoder.transforms) or "none"
@@ -187,11 +191,7 @@ def _write_file(
     """Write a header and the arrays that it refers to, atomically."""
     from safetensors.numpy import save as to_bytes
 
-    from recal import __version__
-
-    header = json.dumps(
-        {"version": VERSION, "written_by": f"recal {__version__}", **content}, allow_nan=False
-    )
+    header = json.dumps({"version": VERSION, "written_by": WRITER, **content}, allow_nan=False)
     most = MAX_HEADER_BYTES // 2
     if len(header) > most:
         raise InputError(

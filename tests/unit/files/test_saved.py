@@ -150,6 +150,16 @@ def test_a_transformation_whose_spec_names_another_is_refused(tmp_path):
         save(Plan((Step(Sly(0.5), (1, 1, 1, 2)),)), tmp_path / "plan")
 
 
+def test_a_file_of_another_version_that_cannot_be_read_says_to_fit_again(tmp_path, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(saved, "WRITER", "recal 1.0.0")
+        path = save(toy(), tmp_path / "toy")
+    assert isinstance(load(path), Toy)
+    monkeypatch.setattr(encoding, "stored_calibrator", lambda name: None)
+    with pytest.raises(FileError, match=r"recal 1\.0\.0.*fit it again"):
+        load(path)
+
+
 def test_missing_files_folders_and_pipes_are_refused(tmp_path):
     with pytest.raises(FileError, match=r"nothing\.recal: No such file"):
         load(tmp_path / "nothing.recal")
