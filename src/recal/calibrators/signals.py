@@ -233,7 +233,7 @@ def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -
     # Rows of a cluster repeat each other: all rows together count as this many.
     effective = effective_count(right, clusters)
     counts = samples.counts * (effective / samples.counts.sum())
-    rarer = effective * min(right.mean(), 1.0 - right.mean())
+    rarer = effective * min(right.sum(), (1.0 - right).sum()) / len(right)
     few = effective < _FEWEST or rarer < _FEWEST_OF_A_KIND
     if few or effective < _FEW or rarer < _FEW_OF_A_KIND:
         independent = "" if clusters is None else " (counted as independent answers)"

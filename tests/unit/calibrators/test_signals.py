@@ -300,14 +300,24 @@ def test_useless_signals_do_little_harm():
 
 
 @pytest.mark.parametrize(
-    ("count", "match"), [(30, "Only Platt scaling"), (120, "depend on individual answers")]
+    ("n", "wrong", "few", "combined"),
+    [
+        (49, 20, True, False),
+        (50, 4, True, False),
+        (50, 5, True, True),
+        (199, 40, True, True),
+        (200, 19, True, True),
+        (200, 20, False, True),
+    ],
 )
-def test_few_answers_are_warned_of(count, match):
-    signals, correct, groups, _ = graded_answers(count, seed=0)
-    with pytest.warns(FewSamplesWarning, match=match):
-        few = SignalCalibration().fit(signals, correct, groups=groups)
-    assert (few.weights_ == {"Platt scaling": 1.0}) == (count == 30)
-    assert ("too few to combine" in few.reason_) == (count == 30)
+def test_few_answers_are_warned_of(n, wrong, few, combined):
+    """Below 200 answers or 20 mistakes a fit warns; below 50 or 5 it combines no signals."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows = np.random.default_rng(0).normal(size=(n, 2))
+        fitted = SignalCalibration().fit(rows, np.arange(n) >= wrong)
+    assert any(one.category is FewSamplesWarning for one in caught) is few
+    assert ("too few to combine" not in fitted.reason_) is combined
 
 
 def test_importance_is_the_rise_of_the_loss_on_new_answers_without_a_signal():
