@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from recal.transforms import TRANSFORMS, BuiltIn, format_strength, pool
-from recal.transforms.pool import USUAL
+from recal.transforms.pools import USUAL
 
 DOCS = Path(__file__).parents[1]
 PAGE, PICTURES = DOCS / "transformations.md", DOCS / "images" / "transformations"

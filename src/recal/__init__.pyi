@@ -9,7 +9,7 @@ from . import (
 from . import errors as errors, metrics as metrics, transforms as transforms
 from .views import Views as Views
 from .files.views import read_views as read_views
-from .transforms.pool import pool as pool
+from .transforms.pools import pool as pool
 from .collecting.local import collect as collect
 from .maps.blend import Blend as Blend
 from .maps.steps import Group as Group, Plan as Plan, Step as Step, group as group

@@ -35,7 +35,7 @@ def transforms(
 
     Example: [bold]recal transforms --for text[/bold]
     """
-    from recal.transforms.pool import KINDS, pool
+    from recal.transforms.pools import KINDS, pool
 
     if kind is not None:
         name = kind.partition(":")[0]  # zoom:0.5 is a zoom

@@ -40,7 +40,7 @@ from recal.files.paths import local_path
 from recal.progress import counting, shown
 from recal.schema import Number, check
 from recal.transforms import Named, Transform
-from recal.transforms.pool import Own, by_name
+from recal.transforms.pools import Own, by_name
 from recal.transforms.preprocessing import (
     Outputs,
     Preprocessing,

@@ -20,7 +20,7 @@ from recal.errors import InputError, in_both
 from recal.schema import Number, check
 from recal.transforms import Transform
 from recal.transforms import pool as draw_pool
-from recal.transforms.pool import NAMED
+from recal.transforms.pools import NAMED
 
 Runner = Callable[[Job, Source, int, Sink, bool], None]
 

@@ -6,17 +6,6 @@ The folder is not called `compare`, since a module of that name would hide the f
 
 from __future__ import annotations
 
-from recal.comparison.recommendation import Judgement, Recommendation, judge, recommend
-from recal.comparison.results import Comparison, Row
-from recal.comparison.run import compare, compare_probs
+from recal.lazy import lazy_names
 
-__all__ = [
-    "Comparison",
-    "Judgement",
-    "Recommendation",
-    "Row",
-    "compare",
-    "compare_probs",
-    "judge",
-    "recommend",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

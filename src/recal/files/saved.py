@@ -33,7 +33,7 @@ from recal.files.encoding import (
     stored_calibrator,
 )
 from recal.files.paths import local_path, replacing
-from recal.transforms.pool import Own, by_name
+from recal.transforms.pools import Own, by_name
 
 VERSION, WRITER = 1, f"recal {__version__}"
 MAX_HEADER_BYTES, MAX_FILE_BYTES = 16 * 2**20, 4 * 2**30

@@ -32,6 +32,10 @@ LABELS = {
     "aurc": "AURC",
     "auroc": "AUROC",
 }
+# The function of each of these names.
+METRICS = tuple(
+    getattr(row_scores, name, None) or getattr(calibration_error, name) for name in LABELS
+)
 HIGHER_IS_BETTER = frozenset({"auroc"})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from recal.reporting.figure_data import GroupStudy, group_study
-from recal.reporting.page import report
+from recal.lazy import lazy_names
 
-__all__ = ["GroupStudy", "group_study", "report"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -11,7 +11,7 @@ from recal.collecting.preflight import as_pool, kind_of_inputs
 from recal.collecting.sources import as_source
 from recal.errors import InputError
 from recal.transforms import pool
-from recal.transforms.pool import DAMAGE, USUAL
+from recal.transforms.pools import DAMAGE, USUAL
 
 RNG = np.random.default_rng(0)
 MODEL = CallableModel(lambda batch: batch)

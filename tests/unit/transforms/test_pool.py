@@ -85,7 +85,7 @@ def test_wrong_specs_are_refused_with_the_remedy(spec: Any, words: str) -> None:
 def test_a_range_beyond_its_kinds_domain_is_refused_before_a_grid_is_built(
     kind, ends, monkeypatch
 ) -> None:
-    drawing = sys.modules["recal.transforms.pool"]
+    drawing = sys.modules["recal.transforms.pools"]
     monkeypatch.setattr(drawing, "_grid", lambda *_: pytest.fail("a grid was built"))
     least, most, step = kind.strengths.low, kind.strengths.high, kind.strengths.step
     low, above = format_strength(least + step), format_strength(most)
