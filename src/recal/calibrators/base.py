@@ -136,6 +136,16 @@ class Estimator:
             if name in vars(self):
                 check(vars(self)[name], kind, name)
 
+    def rule(self) -> Any:
+        """Return the rule in `decision_`; if none was set, the error explains how to set one."""
+        self._check_fitted()
+        if not hasattr(self, "decision_"):
+            raise NotFittedError(
+                f"This {type(self).__name__} has no decision rule; set decision_ = "
+                "recal.decide(probs, y).rule."
+            )
+        return check(self.decision_, RULE, "decision_")
+
     def _check_fitted(self) -> None:
         if "map_" not in vars(self):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first.")
@@ -412,16 +422,6 @@ class Calibrator(Estimator, ABC):
         groups = X.groups if groups is None and isinstance(X, Views) else groups
         both = self.predict_both(X, groups if hasattr(self, "group_offsets_") else None)
         return np.asarray(rule.accept(*both, groups))
-
-    def rule(self) -> Any:
-        """Return the rule in `decision_`; if none was set, the error explains how to set one."""
-        self._check_fitted()
-        if not hasattr(self, "decision_"):
-            raise NotFittedError(
-                f"This {type(self).__name__} has no decision rule; set decision_ = "
-                "recal.decide(probs, y).rule."
-            )
-        return check(self.decision_, RULE, "decision_")
 
     def needed_transforms(self) -> tuple[Transform, ...]:
         """Return the transformations whose logits `predict_proba` reads; new inputs need no

@@ -62,7 +62,7 @@ class SignalTable(Record):
         """Describe the columns of these signals."""
         columns, named = columns_of(signals)
         if groups is not None:
-            name, column = _named_groups(groups)
+            name, column = named_groups(groups)
             if name in columns:
                 raise InputError(
                     f"The groups have the name of a signal, {name!r}. Leave that signal out."
@@ -128,7 +128,7 @@ class SignalTable(Record):
         if groups is not None and not self.grouped:
             raise InputError("The fit had no groups, and these answers do. Leave out groups=.")
         picked = [columns[name] for name in names]
-        return [*picked, _named_groups(groups)[1]] if self.grouped else picked
+        return [*picked, named_groups(groups)[1]] if self.grouped else picked
 
     @cached_property
     def _bounds(self) -> tuple[Vector, Vector]:
@@ -192,7 +192,7 @@ def _separates(column: Vector, right: Vector) -> bool:
     return bool(len(distinct) ** 2 <= len(column) and np.isin(shares, (0.0, 1.0)).all())
 
 
-def _named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
+def named_groups(groups: Any) -> tuple[str, NDArray[Any]]:
     """Return the name of the groups and one value per answer, from a single value, an array, a
     named column or {name: values}.
     """

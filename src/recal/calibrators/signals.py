@@ -20,8 +20,8 @@ from recal.calibrators.signal_models import (
     mean_loss,
     ridge,
 )
-from recal.calibrators.signal_table import SignalTable, read_correct
-from recal.checks import Indices, Vector
+from recal.calibrators.signal_table import SignalTable, named_groups, read_correct
+from recal.checks import Flags, Indices, Vector
 from recal.clusters import effective_count, stratified_folds
 from recal.copies import count_fitted, row_hashes, sampled_rows, warn_of_copies
 from recal.engine import one_thread
@@ -171,6 +171,11 @@ class SignalCalibration(Estimator):
         values = self.table_.values(signals, groups)
         self.table_.warn_of_unlike(values, signals, groups)
         return self._confidence(values)
+
+    def accept(self, signals: Any, groups: Any = None) -> Flags:
+        """Return whether the rule in `decision_` accepts each answer, (n_samples,)."""
+        names = None if groups is None else named_groups(groups)[1]
+        return self.rule().accept(self.predict_confidence(signals, groups), groups=names)
 
     def fitted_rows(self, confidence: ArrayLike) -> int:
         """Return about how many of these confidences belong to answers of the fit."""

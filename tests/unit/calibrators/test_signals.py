@@ -231,6 +231,19 @@ def test_unseen_groups_are_flagged_and_missing_values_are_not(fitted, problem):
         fitted.predict_confidence(signals, groups)  # the judge's score is often missing
 
 
+def test_one_answer_or_many_are_accepted_by_the_rule(fitted, tmp_path):
+    new, right, groups, _ = graded_answers(900, seed=5)
+    with pytest.raises(NotFittedError, match="decision_"):
+        fitted.accept(new, groups)
+    again = load(save(fitted, tmp_path / "signals.recal"))
+    confidence = again.predict_confidence(new, groups)
+    again.decision_ = decide(confidence, right, risk=0.3, groups=groups).rule
+    accepted = again.decision_.accept(confidence, groups=groups)
+    np.testing.assert_array_equal(again.accept(new, groups), accepted)
+    one = {name: column[0] for name, column in new.items()}
+    assert again.accept(one, groups[0]).tolist() == [accepted[0]]
+
+
 def test_deciding_on_the_rows_of_the_fit_is_noticed(fitted, problem):
     signals, correct, groups, _ = problem
     with pytest.warns(SameRowsWarning):
