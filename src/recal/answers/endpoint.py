@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from recal.answers.logs import token_positions
-from recal.errors import FileError, RecalError, needs_extra
+from recal.errors import FileError, InputError, RecalError, needs_extra
 from recal.files.paths import Journal
 from recal.progress import counting
 from recal.schema import Choice, Count, Number, Size, check, check_parameters
@@ -94,14 +94,21 @@ class Endpoint:
             content += [self.temperature, self.sample]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
-    def ask(self, client: Any, prompt: str) -> Tokens:
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of every request; those that the model does not know are changed."""
+        drawn = {"seed": self.sample} if self.temperature else {}
+        likeliest = {"logprobs": True, "top_logprobs": self.top_logprobs}
+        limits = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {**limits, **drawn, **(likeliest if self.top_logprobs else {})}
+
+    def ask(self, client: Any, prompt: str, settings: dict[str, Any]) -> Tokens:
         """Return the answer's tokens, each with the likeliest tokens at its position; none for a
         refused request.
         """
         import openai
 
         try:
-            body = self._completion(client, prompt)
+            body = self._completion(client, prompt, settings)
             positions = token_positions(body)
         except openai.APIError as error:
             if getattr(error, "code", None) == "content_filter":
@@ -115,25 +122,31 @@ class Endpoint:
         if not positions and isinstance(text, str) and not self.needs_logprobs:
             positions = [(word, {}) for word in re.findall(r"\s*\S+", text)]
         if not positions and not message.get("refusal"):
-            lacks = "no logprobs, which recal needs" if self.needs_logprobs else "an empty answer"
-            rule = f"{public_url(self.url)} returned {lacks}"
+            lacks = "logprobs, which recal needs" if self.needs_logprobs else "text in --max-tokens"
+            rule = f"{public_url(self.url)} returned no {lacks}"
             remedy = f"If only some answers of {self.model!r} are like this, use --on-error skip"
             raise AnswerError(rule, remedy=remedy)
         return positions
 
-    def _completion(self, client: Any, prompt: str) -> dict[str, Any]:
+    def _completion(self, client: Any, prompt: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Return a chat completion; repeat the request if the response is not one."""
-        likeliest = {"logprobs": True, "top_logprobs": self.top_logprobs}
+        import openai
+
         for _ in range(self.retries + 1):
+            sent, messages = dict(settings), [{"role": "user", "content": prompt}]
             try:
                 response = client.chat.completions.create(
-                    model=self.model,
-                    messages=[{"role": "user", "content": prompt}],
-                    temperature=self.temperature,
-                    max_tokens=self.max_tokens,
-                    **({"seed": self.sample} if self.temperature else {}),
-                    **(likeliest if self.top_logprobs else {}),
+                    model=self.model, messages=messages, **sent
                 )
+            except openai.BadRequestError as error:
+                # Reasoning models call the limit otherwise, and draw at their own temperature.
+                is_unknown = str(error.code).startswith("unsupported") and error.param in sent
+                if not is_unknown or error.param not in ("max_tokens", "temperature"):
+                    raise
+                settings.pop(error.param, None)
+                if error.param == "max_tokens":
+                    settings["max_completion_tokens"] = self.max_tokens
+                return self._completion(client, prompt, settings)
             except ValueError:  # it is not JSON, or was cut off
                 continue
             if getattr(response, "choices", None):
@@ -164,6 +177,9 @@ class Endpoint:
         with needs_extra("llm", "Asking a language model"):
             import openai
         key = os.environ.get("OPENAI_API_KEY") or "none"  # local servers need no key
+        if not (key.isascii() and key.isprintable()):
+            rule = "OPENAI_API_KEY holds characters that no key has"
+            raise InputError(rule, remedy="Set it again, without accents, quotes or line ends")
         return openai.OpenAI(
             base_url=self.url,
             api_key=key,
@@ -185,6 +201,7 @@ class Endpoint:
         if not left:
             return
         client, stop, n_before = self.client(), threading.Event(), len(ledger.answers)
+        settings = self.settings()
         waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         for item in left.items():
             waiting.put(item)
@@ -198,7 +215,7 @@ class Endpoint:
                 except queue.Empty:
                     return
                 try:
-                    ledger.add(key, self.ask(client, prompt))
+                    ledger.add(key, self.ask(client, prompt, settings))
                 except AnswerError as error:
                     skipped.append(error)
                     # A server that has answered nothing yet will not answer the rest.
