@@ -7,7 +7,7 @@ views. A `System` answers the rows of a table with text and signals, for a panel
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
@@ -22,11 +22,13 @@ from recal.answers.scores import (
     JoinedViews,
     OptionScores,
     answer_row,
+    answer_rows,
     check_beginnings,
     check_options,
     join_scores,
     row_ids,
 )
+from recal.checks import Flags, Floats
 from recal.errors import InputError
 from recal.files.paths import file_errors
 from recal.files.tables import Table, write_with_columns
@@ -160,11 +162,22 @@ class Interview:
         n_left, most = len(left), self.endpoint.max_tokens
         return Cost(n_left, len(prompts) - n_left, tokens, n_left * most)
 
-    def run(self, on_error: str = "stop") -> None:
+    def run(
+        self, on_error: str = "stop", needs_views: Callable[[Floats], Flags] | None = None
+    ) -> None:
         """Send the prompts that have no answer yet.
 
-        After an error or Ctrl-C, the answers so far are kept.
+        After an error or Ctrl-C, the answers so far are kept. With `needs_views`, a function of the
+        first answers' logits, the first answer is the view of all questions that need no other.
         """
+        if needs_views is not None:
+            first, *others = self.prompts
+            self.prompts = [first]
+            self.run(on_error)
+            needed = needs_views(self.views().views.logits).tolist()
+            for way in others:
+                asked = zip(needed, way, first)
+                self.prompts.append([own if need else one for need, own, one in asked])
         prompts = [prompt for way in self.prompts for prompt in way]
         self.endpoint.answer(prompts, self.ledger, on_error)
 
@@ -174,8 +187,8 @@ class Interview:
         for template, prompts in zip(self.templates, self.prompts):
             keys = map(self.endpoint.key_of, prompts)
             answers = [self.ledger.answers.get(key, []) for key in keys]
-            rows = np.array([answer_row(one, self.options)[0] for one in answers])
-            runs[template.name] = OptionScores(self.ids, rows, self.options)
+            rows, n_other = answer_rows(answers, self.options)
+            runs[template.name] = OptionScores(self.ids, rows, self.options, n_other=n_other)
         main = replace(runs.pop(self.templates[0].name), labels=self.labels)
         return join_scores(main, runs, self.asked)
 

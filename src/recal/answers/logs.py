@@ -17,7 +17,7 @@ from recal.answers.scores import (
     IDS,
     JoinedViews,
     OptionScores,
-    answer_row,
+    answer_rows,
     check_options,
     join_scores,
     not_joined,
@@ -26,6 +26,7 @@ from recal.answers.scores import (
 from recal.errors import FileError, InputError
 from recal.files.paths import LINES
 from recal.files.tables import Table, cell_text, read_lines, read_table
+from recal.schema import Choice, check
 from recal.views import Views
 
 LABEL_COLUMNS = ("label", "target", "answer", "correct_answer")
@@ -40,6 +41,7 @@ def read_log(
     options: Sequence[str] | None = None,
     labels: str | os.PathLike[str] | None = None,
     label_column: str | None = None,
+    scores: str = "acc",
 ) -> Views:
     """Read the scores of answer options from a log; other runs over the same questions become
     views.
@@ -59,6 +61,9 @@ def read_log(
         A table with the right option of each question, joined by `custom_id` or `id`.
     label_column : str, optional
         The column of the right option.
+    scores : {"acc", "acc_norm"}
+        For lm-evaluation-harness: log-likelihoods, or log-likelihoods per character of the option,
+        as in the harness's metric of this name.
 
     Examples
     --------
@@ -72,7 +77,7 @@ def read_log(
     >>> read_log(path)
     Views: 1 samples, 2 classes, 0 transformations, labelled
     """
-    return open_log(path, views or {}, options, labels, label_column).views
+    return open_log(path, views or {}, options, labels, label_column, scores).views
 
 
 def open_log(
@@ -81,19 +86,26 @@ def open_log(
     options: Sequence[str] | None = None,
     labels: str | os.PathLike[str] | None = None,
     label_column: str | None = None,
+    scores: str = "acc",
 ) -> JoinedViews:
     """Read a log as `read_log` does, and report what was missing."""
+    check(scores, Choice("acc", "acc_norm"), "scores")
     options = None if options is None else check_options(options)
     truths = None if labels is None else Path(labels)
-    main = _read_scores(Path(path), options, truths, label_column)
+    main = _read_scores(Path(path), options, truths, label_column, scores)
     others = {
-        name: _read_scores(Path(log), options, None, label_column) for name, log in views.items()
+        name: _read_scores(Path(log), options, None, label_column, scores)
+        for name, log in views.items()
     }
     return join_scores(main, others)
 
 
 def _read_scores(
-    path: Path, options: Sequence[str] | None, truths: Path | None, label_column: str | None
+    path: Path,
+    options: Sequence[str] | None,
+    truths: Path | None,
+    label_column: str | None,
+    kind: str,
 ) -> OptionScores:
     """Read one log in any of the formats."""
     failed: set[int] = set()
@@ -102,7 +114,7 @@ def _read_scores(
     else:
         lines = read_lines(path)
         if "filtered_resps" in lines[0] or "resps" in lines[0]:
-            scores, labels = _read_harness(path, lines)
+            scores, labels = _read_harness(path, lines, kind)
         elif _body_of(lines[0]) is not None or "error" in lines[0]:
             scores, labels = _read_responses(path, lines, options, by_id=truths is not None)
             failed = {row for row, line in enumerate(lines) if _has_failed(line)}
@@ -112,6 +124,9 @@ def _read_scores(
                 f"{', '.join(list(lines[0])[:8])}. Known are lm-evaluation-harness samples (with "
                 "filtered_resps), chat completions (choices) and Batch API output (response)."
             )
+    if kind != "acc" and scores.asked != (("scores", kind),):
+        rule = f"{path} holds no samples of lm-evaluation-harness, which --scores {kind} reads"
+        raise InputError(rule, remedy="Leave it out")
     if truths is not None:
         labels = _read_truths(truths, label_column, path, scores)
     kept = [row for row in range(len(scores.ids)) if row not in failed]
@@ -171,7 +186,7 @@ def label_array(
     return columns if names is None else np.array(names)[columns]
 
 
-def _read_harness(path: Path, lines: list[dict[str, Any]]) -> LabelledScores:
+def _read_harness(path: Path, lines: list[dict[str, Any]], kind: str) -> LabelledScores:
     """Read samples of lm-evaluation-harness."""
     rows, choices, labels = [], [], []
     for number, line in enumerate(lines, 1):
@@ -180,7 +195,16 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> LabelledScores:
             rule = f"{path}, line {number} holds generated text and no scores of options"
             remedy = "Log a multiple-choice task (log-likelihoods), or completions with logprobs"
             raise FileError(rule, remedy=remedy)
-        texts = _choices(line)
+        requests, texts = _requests(line), None
+        if requests is not None:
+            # acc_mutual_info also asks for each option without the question.
+            n_asked = sum(bool(context) for context, _ in requests) or len(requests)
+            scores, texts = scores[:n_asked], [text for _, text in requests[:n_asked]]
+        if kind == "acc_norm":
+            if texts is None or len(texts) != len(scores):
+                rule = f"{path}, line {number} has no texts of the options (arguments)"
+                raise InputError(rule, remedy="Use --scores acc, or log the samples again")
+            scores = [score / max(1, len(text)) for score, text in zip(scores, texts)]
         target = line.get("target")
         right = target[0] if isinstance(target, list) and target else target
         label = None if right is None or right == [] else str(right).strip()
@@ -195,7 +219,8 @@ def _read_harness(path: Path, lines: list[dict[str, Any]]) -> LabelledScores:
     shared = choices[0] if choices.count(choices[0]) == len(choices) else None
     named = shared is not None and len(set(shared)) == len(shared) == width
     ids, has_ids = row_ids(lines)
-    table = OptionScores(ids, log_probs, tuple(shared or ()) if named else None, has_ids=has_ids)
+    options, how = tuple(shared or ()) if named else None, (("scores", kind),)
+    table = OptionScores(ids, log_probs, options, has_ids=has_ids, asked=how)
     known = [label for label in labels if label is not None]
     return table, known if len(known) == len(labels) else None
 
@@ -222,8 +247,8 @@ def _first_number(value: Any) -> float | None:
         return None
 
 
-def _choices(line: Mapping[str, Any]) -> list[str] | None:
-    """Return the options' texts from the arguments of the requests, which newer versions write as
+def _requests(line: Mapping[str, Any]) -> list[tuple[Any, str]] | None:
+    """Return context and option of each request from their arguments, which newer versions write as
     gen_args_0, ...
     """
     arguments = line.get("arguments")
@@ -234,7 +259,7 @@ def _choices(line: Mapping[str, Any]) -> list[str] | None:
         return None
     if not all(isinstance(one, list) and len(one) > 1 for one in arguments):
         return None
-    return [str(one[1]).strip() for one in arguments]
+    return [(one[0], str(one[1]).strip()) for one in arguments]
 
 
 def _read_option_table(
@@ -290,13 +315,14 @@ def _read_responses(
     if not any(answers):
         remedy = "Ask with logprobs=true and top_logprobs=20, and log the whole response"
         raise FileError(f"{path} holds no logprobs", remedy=remedy)
-    rows = np.array([answer_row(positions, options)[0] for positions in answers])
+    rows, n_other = answer_rows(answers, options)
     labels = [next((line[name] for name in LABEL_COLUMNS if name in line), None) for line in lines]
     names = [name for name in IDS if name != "id" or by_id or "choices" not in lines[0]]
     ids, has_ids = row_ids(lines, names)
     models = sorted({str(body["model"]) for body in bodies if "model" in body})
     how = (("options", *options), *([("model", *models)] if models else []))
-    scores = OptionScores(ids, rows, tuple(options), has_ids=has_ids, asked=how)
+    known: dict[str, Any] = {"has_ids": has_ids, "asked": how, "n_other": n_other}
+    scores = OptionScores(ids, rows, tuple(options), **known)
     return scores, None if None in labels else [cell_text(label) for label in labels]
 
 

@@ -44,6 +44,7 @@ class OptionScores:
     has_ids : whether the ids come from the file; otherwise they are the numbers of its rows
     asked : what is known about how the answers came about
     n_failed : requests that got no answer at all; they are not among the questions
+    n_other : texts that name another option than the likeliest one
     """
 
     ids: tuple[str, ...]
@@ -53,6 +54,7 @@ class OptionScores:
     has_ids: bool = True
     asked: Asked | None = None
     n_failed: int = 0
+    n_other: int = 0
 
     def take(self, rows: list[int]) -> OptionScores:
         """Return some of the questions."""
@@ -75,6 +77,7 @@ class JoinedViews:
     n_missing, n_cells : the number of options that were not returned, and of all options
     n_unanswered : questions for which no option was returned at all, such as refusals
     n_left_out : questions that some of the files lack, and requests that failed
+    n_other : texts of the first run that name another option than the likeliest one
     """
 
     views: Views
@@ -83,9 +86,12 @@ class JoinedViews:
     n_cells: int
     n_unanswered: int
     n_left_out: int
+    n_other: int
 
     def __str__(self) -> str:
-        sentences = []
+        how = self.views.preprocessing
+        kinds = [values[0] for name, *values in (how and how.asked) or () if name == "scores"]
+        sentences = [f"Scores are read as {kind} (--scores)." for kind in kinds]
         if self.n_left_out:
             sentences.append(f"{self.n_left_out:,} questions failed or are not in every file.")
         if self.n_missing:
@@ -98,6 +104,10 @@ class JoinedViews:
             sentences.append(
                 f"{self.n_unanswered:,} answers name no option, such as refusals; all options "
                 "count as equally likely."
+            )
+        if self.n_other:
+            sentences.append(
+                f"{self.n_other:,} texts name another option than the likeliest one, which counts."
             )
         return " ".join(sentences)
 
@@ -149,6 +159,7 @@ def join_scores(
         n_cells=missing.size,
         n_unanswered=int(missing.all(axis=2).sum()),
         n_left_out=scores.n_failed + len(scores.ids) - len(rows),
+        n_other=scores.n_other,
     )
 
 
@@ -296,6 +307,19 @@ def answer_row(
         if named is not None and np.isinf(row[named]):  # in one token with other characters
             count([named], log_prob)
     return np.where(np.isfinite(row), row, np.nan), named
+
+
+def answer_rows(
+    answers: Iterable[Sequence[tuple[str, Mapping[str, float]]]], options: Sequence[str]
+) -> tuple[Vector, int]:
+    """Return the log-probabilities of many answers, and how many texts name another option than the
+    likeliest one: options of several tokens can be likelier than what begins with the likeliest
+    token.
+    """
+    rows, named = zip(*(answer_row(positions, options) for positions in answers))
+    pairs = zip(rows, named)
+    n_other = sum(one is not None and one != np.nanargmax(row) for row, one in pairs)
+    return np.array(rows), n_other
 
 
 def _find_answer(tokens: Sequence[str], names: Sequence[str]) -> tuple[int, int | None]:

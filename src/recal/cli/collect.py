@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Option
 
 from recal.cli import options as opt
-from recal.cli.files import check_exists
+from recal.cli.files import check_calibration, check_exists, load_saved
 from recal.cli.options import Inputs, split_names
 from recal.cli.printing import on_interrupt, print_json, say, say_skipped, shell_line, working
 from recal.errors import InputError
@@ -25,9 +25,10 @@ _language = partial(Option, rich_help_panel="Language models")
 INPUTS = opt.ALL
 # The options of each way to get answers, besides those of every command.
 _OF_MODEL = ("pool", "seed", *opt.ALL)
-_OF_LOG = ("data", "labels", "label_column", "view", "options")
+_OF_LOG = ("data", "labels", "label_column", "view", "options", "scores")
 _OF_REQUESTS = ("model_name", "max_tokens", "top_logprobs", "concurrency")
 _OF_SERVER = ("model", "data", "on_error", "template", "options", *_OF_REQUESTS)
+_OF_VIEWS = ("label_column", "calibration")
 
 
 def collect(
@@ -48,9 +49,15 @@ def collect(
     ] = None,
     options: Annotated[str | None, _language(help="The answers, such as A,B,C,D.")] = None,
     view: Annotated[list[str] | None, _language(help="NAME=FILE: a log of another prompt.")] = None,
+    scores: Annotated[
+        str, _language(help="Of lm-evaluation-harness: acc, or acc_norm (divided by length).")
+    ] = "acc",
     max_tokens: Annotated[int, _language(help="Tokens of an answer; more than 1 to reason.")] = 1,
     top_logprobs: Annotated[int, _language(help="How many likely tokens to ask for.")] = 20,
     concurrency: Annotated[int, _language(help="Requests at the same time.")] = 8,
+    calibration: Annotated[
+        Path | None, _language(help="Ask a server as for its fit, and only what it needs.")
+    ] = None,
     system: Annotated[str | None, _language(help="Write a table of this system's answers.")] = None,
     samples: Annotated[int, _language(help="With --system: further answers for comparison.")] = 0,
     force: Annotated[
@@ -87,7 +94,7 @@ def collect(
         needs |= {} if system else {"--options": options}
         if absent := [flag for flag, value in needs.items() if not value]:
             raise InputError(f"To ask a server, recal also needs {', '.join(absent)}.")
-        own = ("system", "samples") if system else ("label_column",)
+        own = ("system", "samples") if system else _OF_VIEWS
         opt.refuse_unused(ctx, f"the server {model}", (*_OF_SERVER, *own))
         if system and options is None and max_tokens == 1:
             max_tokens = 256  # free text does not end after the default of one token
@@ -98,12 +105,13 @@ def collect(
         if system:
             _ask_system(endpoint, system, samples, template or [], options, inputs, out)
         else:
-            _write_joined(_ask(endpoint, template or [], options, inputs, out), out)
+            asked = _ask(endpoint, template or [], options, inputs, out, calibration, force=force)
+            _write_joined(asked, out, calibration)
     elif system is not None:
         raise InputError("--system also needs --model URL, --model-name, --data and --template.")
     elif model is None and data is not None and (inputs.is_table or "json" in data.suffix):
         opt.refuse_unused(ctx, f"the log {data}", _OF_LOG)
-        _write_joined(_read_log(data, view or [], options, inputs), out)
+        _write_joined(_read_log(data, view or [], options, scores, inputs), out)
     else:
         inputs.check_files()
         opt.refuse_unused(ctx, f"the model {model}", _OF_MODEL)
@@ -136,7 +144,9 @@ def _shape(views: Views) -> dict[str, Any]:
     return {"samples": views.n_samples, "classes": views.n_classes, "labelled": labelled}
 
 
-def _read_log(log: Path, views: list[str], options: str | None, inputs: Inputs) -> JoinedViews:
+def _read_log(
+    log: Path, views: list[str], options: str | None, scores: str, inputs: Inputs
+) -> JoinedViews:
     """Return the views of a log, joined with those of --view."""
     from recal.answers.logs import open_log
 
@@ -152,14 +162,25 @@ def _read_log(log: Path, views: list[str], options: str | None, inputs: Inputs) 
         if file is not None:
             check_exists(file)
     labels = (inputs.labels, inputs.label_column)
-    return open_log(log, others, split_names(options), *labels)
+    return open_log(log, others, split_names(options), *labels, scores)
 
 
 def _ask(
-    endpoint: Endpoint, templates: list[Path], options: str | None, inputs: Inputs, out: Path
+    endpoint: Endpoint,
+    templates: list[Path],
+    options: str | None,
+    inputs: Inputs,
+    out: Path,
+    calibration: Path | None,
+    *,
+    force: bool,
 ) -> JoinedViews:
-    """Send the questions that have no answer yet; print the cost before the first request."""
-    from recal.answers.interview import Interview, Template
+    """Send the questions that have no answer yet; print the cost before the first request.
+
+    For a calibration, refuse a server that is asked otherwise than for the fit, and ask further
+    templates only where they are needed.
+    """
+    from recal.answers.interview import Interview, Template, check_asked
     from recal.answers.logs import label_array
     from recal.files.tables import read_table
 
@@ -176,11 +197,21 @@ def _ask(
             )
         labels = label_array(inputs.data, questions.pop(column).tolist(), names, len(names))
     prompts = [Template.read(path) for path in templates]
-    ledger = _ledger_of(out)
+    ledger, stored, needs_views = _ledger_of(out), None, None
+    if calibration is not None:
+        calibrator = check_calibration(*load_saved(calibration))
+        stored = getattr(calibrator, "preprocessing_", None)
+        fitted_map = getattr(calibrator, "map_", calibrator)
+        needed, needs_views = list(map(str, fitted_map.transforms)), fitted_map.needs_views
+        prompts[1:] = [one for one in prompts[1:] if one.name in needed]
+        if len(prompts) <= len(needed):
+            named = " ".join(f"--template {one}.txt" for one in needed)
+            raise InputError(f"{calibration} needs these templates after the first one: {named}")
     interview = Interview(endpoint, questions, names, prompts, ledger, labels)
-    say(f"{interview.cost()}")
+    check_asked(getattr(stored, "asked", None), interview.asked, force=force)
+    say(f"{'At most ' if needs_views else ''}{interview.cost()}")
     with _keeping(ledger), working("Asking"):
-        interview.run(inputs.on_error or "stop")
+        interview.run(inputs.on_error or "stop", needs_views)
     return interview.views()
 
 
@@ -233,15 +264,15 @@ def _ask_system(
         say(f"{n_asked - n_found:,} questions have no answer, such as refusals.")
 
 
-def _write_joined(joined: JoinedViews, out: Path) -> None:
+def _write_joined(joined: JoinedViews, out: Path, calibration: Path | None = None) -> None:
     if str(joined):
         say(str(joined))
     views = joined.views
     views.write(out)
     facts = {"left_out": joined.n_left_out, "missing": joined.n_missing}
-    facts |= {"unanswered": joined.n_unanswered, **_shape(views)}
+    facts |= {"unanswered": joined.n_unanswered, "other_option": joined.n_other, **_shape(views)}
     print_json({**facts, "views": list(map(str, views.transforms)), "file": out})
-    next_line = shell_line("apply", "FOLDER", out, "--out", "answers.csv")
-    if views.labels is not None:
+    next_line = shell_line("apply", calibration or "FOLDER", out, "--out", "answers.csv")
+    if views.labels is not None and calibration is None:
         next_line = shell_line("calibrate", out, "--risk", 0.05, "--out", "calibrated")
     say(f"{views}. Written to {out}. Next: {next_line}")

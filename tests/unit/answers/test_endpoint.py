@@ -50,6 +50,18 @@ def test_templates_become_views(tmp_path):
     assert expected.items() <= script.requests[0].items()
 
 
+def test_further_templates_are_asked_only_where_they_are_needed(tmp_path):
+    script = Script(prefers_green)
+    needed = np.arange(6) < 2
+    with serving(script) as url:
+        asked = interview(url, tmp_path / "ledger.jsonl", templates=(LISTED, SHORT))
+        asked.run(needs_views=lambda logits: needed)
+        views = asked.views().views
+    assert len(script.requests) == 8
+    expected = np.where(needed[:, None], [0.15, 0.7, 0.1], np.exp(views.logits))
+    np.testing.assert_allclose(np.exp(views.transformed("short")), expected)
+
+
 def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
     broken = [b'{"id": "x", "choices": [', b"<html>", b"[1, 2]", b'{"choices": []}']
     script = Script(prefers_green, faults=[429, 500, 503, "slow", 429, *broken])
@@ -176,6 +188,35 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path, monkeypatch):
     for path in tmp_path.iterdir():
         assert b"sk-secret" not in path.read_bytes()
     assert "sk-secret" not in repr(asked.endpoint)
+
+
+@pytest.mark.parametrize("key", ["sk-ключ", "sk-a\n", "sk “a”"])
+def test_a_key_that_cannot_be_sent_is_refused(tmp_path, monkeypatch, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(InputError, match="OPENAI_API_KEY") as caught:
+        interview("http://127.0.0.1:9/v1", tmp_path / "ledger.jsonl").run()
+    assert key.strip() not in str(caught.value)
+
+
+def test_settings_that_a_reasoning_model_does_not_know_are_changed(tmp_path):
+    def refuses(name):
+        error = {"message": f"no {name}", "param": name, "code": "unsupported_parameter"}
+        return 400, {"error": error}
+
+    script = Script(prefers_green, faults=[refuses("max_tokens")])
+    with serving(script) as url:
+        interview(url, tmp_path / "a.jsonl", concurrency=1, retries=0).run()
+        assert len(script.requests) == 6  # later requests know it
+        assert all(one["max_completion_tokens"] == 1 for one in script.requests)
+        assert not any("max_tokens" in one for one in script.requests)
+        script.requests.clear()
+        script.faults = [refuses("temperature"), refuses("top_logprobs")]
+        with pytest.raises(EndpointError, match="no top_logprobs"):
+            interview(url, tmp_path / "b.jsonl", concurrency=1, retries=0).run()
+        endpoint = Endpoint(url, "tiny", retries=0, top_logprobs=0, needs_logprobs=False)
+        script.faults = [refuses("temperature")]
+        endpoint.answer(["hello"], AnswerLog(tmp_path / "c.jsonl"))
+    assert "temperature" not in script.requests[-1]
 
 
 def test_templates_name_columns_and_braces(tmp_path):

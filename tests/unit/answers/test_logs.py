@@ -20,7 +20,7 @@ def write_lines(path, lines):
 
 
 def harness_line(number, scores, target, **more):
-    options = [{"arg_0": f"question {number}", "arg_1": f" {name}"} for name in "ABC"]
+    options = [{"arg_0": f"question {number}", "arg_1": f" {name}"} for name in "ABCD"]
     arguments = {f"gen_args_{place}": options[place] for place in range(len(scores))}
     line = {"doc_hash": f"hash{number}", "target": target, "arguments": arguments}
     line["resps"] = [[[str(score), "False"]] for score in scores]
@@ -51,6 +51,27 @@ def test_samples_of_the_harness_are_read_whatever_form_scores_and_targets_have(t
     assert views.labels.tolist() == [0, 1, 2, 2, 1]
     np.testing.assert_allclose(views.logits[1], [-3.0, -0.5, -1.0])
     np.testing.assert_allclose(views.logits[4], [-3.0, -2.0, -1.0])
+
+
+def test_scores_per_character_are_those_of_acc_norm_and_are_named(tmp_path):
+    arguments = [["q", " no"], ["q", " perhaps"], ["", " no"], ["", " perhaps"]]
+    line = harness_line(0, [-2.0, -3.5, -9.0, -1.0], 1, arguments=arguments)
+    log = write_lines(tmp_path / "samples.jsonl", [line])
+    # Requests without a question serve acc_mutual_info.
+    assert read_log(log).logits.tolist() == [[-2.0, -3.5]]
+    joined = open_log(log, {}, scores="acc_norm")
+    assert joined.views.logits.tolist() == [[-1.0, -0.5]]
+    assert joined.views.preprocessing.asked == (("scores", "acc_norm"),)
+    assert "acc_norm" in str(joined)
+    same = [["option 1", " wins"], ["option 2", " wins"]]  # the contexts differ
+    log = write_lines(tmp_path / "same.jsonl", [harness_line(0, [-2.0, -3.0], 1, arguments=same)])
+    assert read_log(log, scores="acc_norm").logits.tolist() == [[-0.5, -0.75]]
+    log = write_lines(tmp_path / "none.jsonl", [harness_line(0, [-2.0, -3.0], 1, arguments=None)])
+    with pytest.raises(InputError, match="no texts of the options"):
+        read_log(log, scores="acc_norm")
+    log = write_lines(tmp_path / "chat.jsonl", [completion(token("A", {"A": -0.1}))])
+    with pytest.raises(InputError, match="no samples of lm-evaluation-harness"):
+        read_log(log, options=["A", "B"], scores="acc_norm")
 
 
 def test_runs_are_joined_by_doc_hash_and_questions_in_one_file_only_are_left_out(tmp_path):
@@ -166,6 +187,18 @@ def test_options_with_the_same_first_token_are_told_apart_by_the_next(first, sec
     np.testing.assert_allclose(np.exp(row), [0.15, 0.15, np.exp(-0.5)])
     with pytest.raises(InputError, match=r"'refund' is the beginning of 2 options"):
         answer_row([("refund", {"refund": -0.1, "Ship": -2.0})], REQUESTS)
+
+
+def test_texts_that_name_another_option_than_the_likeliest_are_counted(tmp_path):
+    lines = []
+    for share in (0.55, 0.9):
+        second = {" request": np.log(share), " status": np.log(1.0 - share)}
+        first = {"refund": np.log(0.6), "Shipping": np.log(0.4)}
+        lines.append(completion(token("refund", first), token(" request", second)))
+    joined = open_log(write_lines(tmp_path / "log.jsonl", lines), {}, REQUESTS)
+    assert joined.views.logits.argmax(axis=1).tolist() == [2, 0]  # 0.33 and 0.54 against 0.4
+    assert joined.n_other == 1
+    assert "1 texts name another option" in str(joined)
 
 
 def test_an_option_may_begin_another():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -20,6 +22,7 @@ from tests.problems import graded_answers
 from tests.unit.answers.server import Script, serving
 from tests.unit.cli.commands import typed
 
+PAGE = Path(__file__).parents[3] / "docs" / "language-models.md"
 pytestmark = pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
 
 
@@ -110,17 +113,33 @@ def write_log(path, noise, seed, n=500):
             file.write(json.dumps(line) + "\n")
 
 
-def test_from_a_log_to_automated_answers(tmp_path, monkeypatch, capsys):
+def type_section(title, url=""):
+    """Type the commands in a section of the page on language models, as they are printed."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"# {title}\n")[2].partition("\n#")[0]
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", "").splitlines():
+            line = line.removeprefix("recal ").replace("http://localhost:8000/v1", url)
+            assert typed(line) == 0, line
+
+
+def test_commands_for_graded_answers_run_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write_log(tmp_path / "samples.jsonl", 1.0, 1)
-    write_log(tmp_path / "direct.jsonl", 1.2, 2)
-    collect = "collect --data samples.jsonl"
-    assert typed(f"{collect} --view direct=direct.jsonl --out v.npz") == 0
-    assert "Next: recal calibrate" in capsys.readouterr().out
-    assert [str(one) for one in read_views("v.npz").transforms] == ["direct"]
-    assert typed("calibrate v.npz --risk 0.1 --out out") == 0
-    assert "can be automated with at most 10% errors" in capsys.readouterr().out
-    assert typed("apply out v.npz --out a.csv") == 0
+    for seed, name in enumerate(("graded.csv", "new.csv", "other.csv")):
+        signals, correct, groups, _ = graded_answers(800, seed=seed, strength=3.0)
+        columns = {"stated": signals["stated"], "logprob": signals["judge"], "length": groups}
+        write_table(tmp_path / name, {**columns, "subject": groups, "right": correct * 1})
+    type_section("Graded answers")
+    assert rows_of(tmp_path / "accepted.csv")[0]["accepted"] in ("true", "false")
+
+
+def test_commands_for_logs_run_as_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for noise, name in ((1.0, "reasoned"), (1.2, "direct"), (1.0, "new"), (1.2, "new-direct")):
+        write_log(tmp_path / f"{name}.jsonl", noise, len(name))
+    type_section("From logs")
+    assert [str(one) for one in read_views("views.npz").transforms] == ["direct"]
+    assert "can be automated with at most 5% errors" in capsys.readouterr().out
+    assert len(rows_of(tmp_path / "answers.csv")) == 500
 
 
 def likes_letter(prompt):
@@ -146,18 +165,18 @@ def questions(tmp_path, monkeypatch):
     )
 
 
-def test_a_server_is_asked_calibrated_and_applied(questions, tmp_path, capsys):
+def test_commands_for_a_server_run_as_printed(questions, tmp_path, capsys):
+    (tmp_path / "plain.txt").rename("prompt.txt")
+    (tmp_path / "polite.txt").rename("other.txt")
+    write_table(tmp_path / "new.csv", {"question": [f"number {n}" for n in range(200, 220)]})
     with serving(Script(likes_letter)) as url:
-        assert typed(questions + url) == 0
+        type_section("From an endpoint", url)
         assert "240 requests, about" in capsys.readouterr().out
-        views = read_views("v.npz")
-        assert [str(one) for one in views.transforms] == ["polite"]
-        assert views.labels is not None
-        assert typed(f"{questions}{url} --force") == 0
-        assert "0 requests" in capsys.readouterr().out  # every answer was kept
-    assert typed("calibrate v.npz --risk 0.4 --out out") == 0
-    assert typed("apply out v.npz --out a.csv") == 0
-    assert len(rows_of(tmp_path / "a.csv")) == 120
+    views = read_views("views.npz")
+    assert [str(one) for one in views.transforms] == ["other"]
+    assert views.labels is not None
+    assert len(rows_of(tmp_path / "answers.csv")) == 20
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 120
 
 
 def test_a_table_is_extended_by_one_system_after_the_other(questions, tmp_path):
@@ -230,20 +249,27 @@ def test_a_server_that_fails_says_where_answers_are_kept_if_any_came(questions, 
 
 def test_a_calibration_is_bound_to_model_templates_and_options(questions, tmp_path, capsys):
     (tmp_path / "other.txt").write_text("{question} now\nAnswer {options}:")
-    with serving(Script(likes_letter)) as url:
-        for old, new in {"v.npz": "0.npz", "tiny": "large", "plain.txt": "other.txt"}.items():
-            words = questions.replace(old, new).replace("v.npz", f"{new}.npz")
-            assert typed(words + url) == 0
-    stored = {name: values for name, *values in read_views("0.npz").preprocessing.asked}
-    assert (stored["model"], stored["options"]) == (["tiny"], ["A", "B", "C"])
-    assert typed("calibrate 0.npz --risk 0.4 --out out") == 0
-    for other in ("large.npz", "other.txt.npz"):
-        capsys.readouterr()
-        assert typed(f"apply out {other} --out a.csv") == 2
-        told = capsys.readouterr().err
-        assert "in place of" in told
-        assert "--force" in told
-    assert typed(f"apply out {other} --out a.csv --force") == 0
+    script = Script(likes_letter)
+    with serving(script) as url:
+        assert typed(questions + url) == 0
+        stored = {name: values for name, *values in read_views("v.npz").preprocessing.asked}
+        assert (stored["model"], stored["options"]) == (["tiny"], ["A", "B", "C"])
+        assert typed("calibrate v.npz --risk 0.4 --out out") == 0
+        for old, new in {"tiny": "large", "plain.txt": "other.txt"}.items():
+            words = questions.replace(old, new).replace("v.npz", f"{new}.npz") + url
+            n_before = len(script.requests)
+            capsys.readouterr()
+            assert typed(f"{words} --calibration out") == 2
+            assert len(script.requests) == n_before
+            assert typed(words) == 0
+            assert typed(f"apply out {new}.npz --out {new}.csv") == 2
+            told = capsys.readouterr().err
+            assert told.count("in place of") == told.count("--force") == 2
+            assert typed(f"apply out {new}.npz --out {new}.csv --force") == 0
+        # This calibration needs no other template.
+        n_before = len(script.requests)
+        assert typed(questions.replace("v.npz", "n.npz") + f"{url} --calibration out") == 0
+        assert len(script.requests) == n_before + 120
 
 
 def test_ctrl_c_returns_while_the_server_is_silent(questions):
