@@ -55,7 +55,10 @@ TemperatureScaling ReCal PanelCalibration SignalCalibration ViewStacking Calibra
 CalibratedModule evaluate compare report reliability_diagram decide plan_cascade prediction_sets
 DecisionRule profile watch export_onnx save load docs_dir answers calibrators metrics transforms
 collecting decisions errors"""
-LISTED = ("recal", "recal.answers", "recal.calibrators", "recal.collecting", "recal.decisions")
+LISTED = tuple(
+    ".".join(("recal", *stub.relative_to(SOURCE).parts[:-1]))
+    for stub in sorted(SOURCE.rglob("__init__.pyi"))
+)
 
 
 @cache
