@@ -127,7 +127,7 @@ def draws_reliability(folder: Path) -> None:
     assert reliability_diagram([0.9, 0.6], [True, False]).get_xlabel() == "confidence"
 
 
-@feature("report", "pyarrow")
+@feature("tables", "pyarrow")
 def writes_parquet(folder: Path) -> None:
     recal("fit fit.npz --method ts --out scaled.recal", folder)
     recal("apply scaled.recal new.npz --out scaled.parquet", folder)

@@ -69,6 +69,8 @@ def _open_model(path: Path, device: Any, trusted: Sequence[str] = ()) -> Model:
     if suffix == ".skops":
         return as_model(read_skops(path, trusted))
     if path.is_dir() and (path / "config.json").exists():
+        with needs_extra("huggingface", f"Opening the folder {path}"):
+            importlib.import_module("torch")  # whose adapter would name the extra `torch`
         return _torch().open_pretrained(path, device=device)
     raise InputError(
         "A model file ends in .onnx, .pt2 (torch.export) or .skops (scikit-learn), or is a Hugging "
