@@ -57,6 +57,9 @@ def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
     shares = [point["share"] for point in cascade["curve"]]
     assert cascade["curve"][-1]["cost"] > cascade["curve"][0]["cost"]
     assert shares[-1] > shares[0]
+    checked = cascade["checked"]
+    assert 150 < checked["accepted"] <= 300
+    assert 0 < checked["errors"] < 0.2 * checked["accepted"]
     write_questions(place / "first.csv", 400, 1, later=False)
     assert typed("apply out first.csv --out answers.csv") == 0
     first = read_table(place / "answers.csv")

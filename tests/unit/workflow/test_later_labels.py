@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from scipy.stats import binom
 from recal import load
 from recal.cli.app import run
 from recal.workflow.folder import folder_of_run, publishing
+from recal.workflow.graded import _probability
 from recal.workflow.run import extend
 from tests import problems
 from tests.problems import write_graded
@@ -249,6 +251,14 @@ def test_answers_of_the_fit_decide_nothing_and_are_named_in_every_figure(place, 
         assert "fitted on about 45" in capsys.readouterr().err
     assert run(["check", "f", "g.csv", "--correct", "right"]) == 0
     assert "fitted on about 45" in capsys.readouterr().err
+
+
+def test_the_better_of_two_stated_probabilities_is_shown_before_the_calibration():
+    right = np.arange(40) % 4 > 0
+    shares = {"coin": np.full(40, 0.5), "stated": np.where(right, 0.9, np.nan)}
+    calibrator = SimpleNamespace(table_=SimpleNamespace(shares=tuple(shares)))
+    name, before = _probability(calibrator, shares, right.astype(float), np.arange(20))
+    assert (name, before[0]) == ("stated", pytest.approx(0.9)), "a gap is filled by the mean"
 
 
 def test_graded_answers_are_measured_by_group_and_on_a_page(place, capsys):
