@@ -125,7 +125,9 @@ class Scorer:
         found = score_signals(self.calibration, signals, groups)
         compared = () if self.profile is None else self.profile.signal_names
         watched = np.column_stack([found.confidence, *(signals[name] for name in compared)])
-        return replace(found, watched=watched.astype(np.float64))
+        odd = table.unlike(table.values(signals, groups), signals, groups)
+        unlike = [[name for name, one in zip((*names, "group"), row) if one] for row in odd]
+        return replace(found, unlike=unlike, watched=watched.astype(np.float64))
 
     def _score_panel(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = panel_of(self.calibration).table_
@@ -263,6 +265,8 @@ class Service:
             if self.audit is not None:
                 one["accepted"], one["check"] = bool(scored.accepted[place]), place in checks
                 one["rule"] = self.key
+            if scored.unlike and scored.unlike[place]:
+                one["unlike_fit"] = scored.unlike[place]
             if scored.next is not None:
                 one["next"] = str(scored.next[place])
             answers.append(one)

@@ -28,7 +28,7 @@ from recal import (
 from recal.cli.serve import listen
 from recal.collecting import apply
 from recal.collecting.models import as_model
-from recal.errors import InputError
+from recal.errors import InputError, UnseenValuesWarning
 from tests.problems import asked, rows_of, views
 
 pytest.importorskip("fastapi")
@@ -238,7 +238,7 @@ def test_inputs_are_prepared_as_at_the_fit(model, inputs, rows, wrong):
 
 
 @told
-async def test_rows_need_a_group_where_the_fit_had_groups(tmp_path):
+async def test_rows_need_the_groups_of_the_fit_and_unlike_values_are_named(tmp_path):
     rng = np.random.default_rng(0)
     stated, kind = rng.uniform(0.5, 1.0, 500), rng.choice(["law", "art"], 500)
     calibrator = SignalCalibration().fit({"stated": stated}, rng.random(500) < stated, kind)
@@ -246,6 +246,10 @@ async def test_rows_need_a_group_where_the_fit_had_groups(tmp_path):
     row = {"signals": {"stated": 0.9}, "group": "law"}
     _, found = await ask(http, "/answers", row)
     assert found["confidence"] == calibrator.predict_confidence({"stated": 0.9}, "law")[0]
+    odd = [{**row, "signals": {"stated": 90}}, {"signals": {"stated": None}, "group": "new"}]
+    with pytest.warns(UnseenValuesWarning):
+        _, found = await ask(http, "/answers", [row, *odd])
+    assert [one.get("unlike_fit") for one in found] == [None, ["stated"], ["group"]]
     status, found = await ask(http, "/answers", [row, {"signals": {"stated": 0.9}}])
     assert status == 422
     assert "Row 1" in found["error"]

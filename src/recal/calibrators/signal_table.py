@@ -139,8 +139,9 @@ class SignalTable(Record):
         highs = np.where(share, 1.0, self.highs + width)
         return np.where(category, -np.inf, lows), np.where(category, np.inf, highs)
 
-    def warn_of_unlike(self, values: Vector, signals: Any, groups: Any = None) -> None:
-        """Warn of levels that were not in the fit and of numbers far outside its range.
+    def unlike(self, values: Vector, signals: Any, groups: Any = None) -> NDArray[np.bool_]:
+        """Return which values are levels that were not in the fit, or numbers far outside its
+        range, (n_samples, n_signals).
 
         Far outside means below or above the range by more than five times its width; for a signal
         in [0, 1], it means outside [0, 1].
@@ -148,16 +149,22 @@ class SignalTable(Record):
         lows, highs = self._bounds
         far = np.isfinite(values) & ((values < lows) | (values > highs))
         unknown = np.isnan(values) & (self.n_levels > 0)
-        if not (far.any() or unknown.any()):
-            return
-        picked, told = self._picked(signals, groups), []
-        for place, name in enumerate(self.names):
-            if far[:, place].any():
-                odd = values[far[:, place], place][0]
+        for place in np.flatnonzero(unknown.any(axis=0)):
+            texts = _texts(self._picked(signals, groups)[place])
+            unknown[:, place] &= np.array(texts, dtype=object) != ""
+        return far | unknown
+
+    def warn_of_unlike(self, values: Vector, signals: Any, groups: Any = None) -> None:
+        """Warn of values unlike those of the fit."""
+        odd, told = self.unlike(values, signals, groups), []
+        for place in np.flatnonzero(odd.any(axis=0)):
+            rows, name = odd[:, place], self.names[place]
+            if self.levels[place]:
+                text = min(_texts(self._picked(signals, groups)[place][rows]))
+                told.append(f"{name!r} is {reprlib.repr(text)}, which was not in the fit")
+            else:
                 usual = f"{self.lows[place]:g} to {self.highs[place]:g}"
-                told.append(f"{name!r} is {odd:g}, and {usual} in the fit")
-            if texts := set(_texts(picked[place][unknown[:, place]])) - {""}:
-                told.append(f"{name!r} is {reprlib.repr(min(texts))}, which was not in the fit")
+                told.append(f"{name!r} is {values[rows, place][0]:g}, and {usual} in the fit")
         if told:
             warnings.warn(
                 f"Values unlike those of the fit: {'; '.join(told)}. Their confidence may be "

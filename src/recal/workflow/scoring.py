@@ -41,6 +41,7 @@ class Scored:
     accepted : (n_rows,); nothing is accepted without a rule
     answers : the predicted class or answer; None if the system's own answer is scored
     next : for a cascade, "accept", "review" or the system to ask
+    unlike : the signals of each row whose values are unlike those of the fit
     watched : logits, or confidences and signals, which `recal.watch` compares with those of the fit
     """
 
@@ -48,6 +49,7 @@ class Scored:
     accepted: Flags
     answers: NDArray[Any] | None = None
     next: NDArray[Any] | None = None
+    unlike: list[list[str]] | None = None
     watched: Floats | None = None
 
 
