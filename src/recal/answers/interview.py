@@ -33,6 +33,7 @@ from recal.errors import InputError
 from recal.files.paths import file_errors
 from recal.files.tables import Table, write_with_columns
 from recal.schema import Number, check
+from recal.transforms import as_transform
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
 OPTIONS = "options"
@@ -136,6 +137,8 @@ class Interview:
             raise InputError("Templates must have different file names: they name the views.")
         for template in templates:
             template.check(list(questions))
+        for template in templates[1:]:
+            as_transform(template.name)  # refuse what cannot name a view before the first request
         self.ledger = AnswerLog(ledger)
         rows = [dict(zip(questions, values)) for values in zip(*questions.values())]
         self.ids, _ = row_ids(rows)

@@ -173,10 +173,12 @@ def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) 
     absent = [name for name in needs if name not in map(str, views.transforms)]
     # With a gate, confident samples need no views.
     if absent and fitted_map.needs_views(views.logits).any():
+        how = f"recal collect --model MODEL --data INPUTS --pool {'+'.join(needs)} --out NAME.npz"
+        if views.preprocessing is not None and views.preprocessing.asked is not None:
+            how = f"recal collect with --template {absent[0]}.txt, or --view {absent[0]}=LOG"
         raise InputError(
             f"{calibration} needs logits through {', '.join(absent)}, which {source} does not "
-            "hold. Collect them: recal collect --model MODEL --data INPUTS --pool "
-            f"{'+'.join(needs)} --out NAME.npz"
+            f"hold. Collect them: {how}"
         )
 
 

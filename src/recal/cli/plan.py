@@ -52,6 +52,9 @@ def _print_calibration(file: Path, calibration: Any, *, steps: bool) -> None:
         cost = f"one forward pass per answer, and {len(views)} more {below}"
     if stored is not None:
         inputs = f"with {stored}" if str(stored) else "as they are"
+        if stored.asked is not None:
+            asked = {name: ", ".join(values) for name, *values in stored.asked}
+            inputs = f"answers of {asked.get('model', 'a language model')}"
         if stored.shape is not None:
             inputs = f"{stored.dtype} of the shape {'x'.join(map(str, stored.shape))}, {inputs}"
     what = "a plan" if is_plan else repr(holder)
@@ -77,7 +80,8 @@ def _print_calibration(file: Path, calibration: Any, *, steps: bool) -> None:
         say(f"\n{shown}" if steps else f"\n{first}")
         if others and not steps:
             say("(--steps shows them all)")
-    new = ["--model", "MODEL", "--data", "NEW"] if views or stored is not None else ["NEW_VIEWS"]
+    is_model = bool(views) if stored is None else stored.asked is None
+    new = ["--model", "MODEL", "--data", "NEW"] if is_model else ["NEW_VIEWS"]
     # `apply` finds groups that were a column of the table that the calibration was fitted on.
     if rule["groups"] and getattr(stored, "group_column", None) is None:
         new += _NEW_GROUPS

@@ -220,7 +220,7 @@ def test_settings_that_a_reasoning_model_does_not_know_are_changed(tmp_path):
 
 
 def test_templates_name_columns_and_braces(tmp_path):
-    row = {"question": "why?", "kind": "x"}
+    row, odd = {"question": "why?", "kind": "x"}, replace(SHORT, name="a+b")
     text = '{{"q": "{question}"}} {options}'
     assert Template("t", text).fill(row, ["yes", "no"]) == '{"q": "why?"} yes, no'
     # A column of this name comes before the list of options.
@@ -229,5 +229,7 @@ def test_templates_name_columns_and_braces(tmp_path):
         Template("t", "{text}").check(["question"])
     with pytest.raises(InputError, match="names no column"):
         Template("t", "hello").check(["question"])
+    with pytest.raises(InputError, match=r"'a\+b'"):
+        interview("http://127.0.0.1:9/v1", tmp_path / "l.jsonl", templates=(LISTED, odd))
     with pytest.raises(InputError, match="different file names"):
         interview("http://127.0.0.1:9/v1", tmp_path / "l.jsonl", templates=(LISTED, LISTED))

@@ -140,6 +140,12 @@ def test_commands_for_logs_run_as_printed(tmp_path, monkeypatch, capsys):
     assert [str(one) for one in read_views("views.npz").transforms] == ["direct"]
     assert "can be automated with at most 5% errors" in capsys.readouterr().out
     assert len(rows_of(tmp_path / "answers.csv")) == 500
+    capsys.readouterr()
+    assert typed("plan calibrated") == 0
+    assert "Next: recal apply calibrated/calibration.recal NEW_VIEWS" in capsys.readouterr().out
+    assert typed("collect --data new.jsonl --out alone.npz") == 0
+    assert typed("apply calibrated alone.npz --out a.csv") == 2
+    assert "--view direct=LOG" in capsys.readouterr().err
 
 
 def likes_letter(prompt):
