@@ -90,9 +90,7 @@ def as_column(column: Any) -> NDArray[Any]:
 
 
 def as_objects(items: Iterable[Any]) -> NDArray[Any]:
-    """Return items as an array of one axis, whatever they are: numpy would join lists of one
-    length.
-    """
+    """Return items as an array of one axis, even lists of one length, which numpy would join."""
     values = list(items)
     column = np.empty(len(values), dtype=object)
     column[:] = values
@@ -188,9 +186,7 @@ def check_form(
 
 
 def check_matrix(values: ArrayLike, name: str) -> Floats:
-    """Return `values` as a finite (n_samples, n_classes) float array, without a copy if
-    possible.
-    """
+    """Return `values` as finite floats, (n_samples, n_classes), without a copy if possible."""
     array = check_form(values, name)
     _check_finite(array, name)
     return array
@@ -408,9 +404,7 @@ def check_confidences(
 
 
 def is_graded(values: object) -> bool:
-    """Whether this is 1-D: the confidence of each answer instead of the probabilities of all
-    classes.
-    """
+    """Whether this is 1-D: the confidence of each answer, not the probabilities of all classes."""
     try:
         return np.ndim(values) == 1  # type: ignore[arg-type]
     except (ValueError, TypeError, RuntimeError):  # ragged lists; a later check explains the error

@@ -231,9 +231,7 @@ def cluster_folds(
 
 
 def cluster_sums(values: NDArray[np.float64], clusters: Indices | None) -> NDArray[np.float64]:
-    """Return the sum of the values of each cluster, or the values themselves if there are no
-    clusters.
-    """
+    """Return the sum of the values of each cluster; without clusters, the values."""
     if clusters is None:
         return values
     return np.asarray(np.bincount(clusters, values)[np.unique(clusters)])

@@ -47,9 +47,7 @@ class Kind:
     hint: str = ""
 
     def read(self, value: Any, sizes: Sizes) -> Any:
-        """Return the value in the form that the code uses, or raise ValueError; new `sizes` are
-        added.
-        """
+        """Return the value as the code uses it, or raise ValueError; new `sizes` are added."""
         return value
 
     def parse(self, text: str) -> Any:

@@ -323,9 +323,7 @@ class Service:
             return sum(self._hours.values(), Counter())
 
     def drift(self) -> WatchResult | None:
-        """Compare the latest rows of this process with those of the fit, if there are 50 or
-        more.
-        """
+        """Compare the latest rows of this process with those of the fit, from 50 rows on."""
         profile = self.scorer.profile
         if profile is None or len(self.recent) < 50:
             return None

@@ -203,9 +203,7 @@ class Views:
 
     @property
     def in_memory(self) -> bool:
-        """Whether logits are in memory; otherwise they are read from a file whenever they are
-        used.
-        """
+        """Whether logits are in memory; otherwise they are read from a file when used."""
         return isinstance(self._logits, np.ndarray)
 
     @property

@@ -86,9 +86,7 @@ class Endpoint:
         check_parameters(self)
 
     def key_of(self, prompt: str) -> str:
-        """Return a key that identifies a request: it covers everything that determines the
-        answer.
-        """
+        """Return a key of a request: it covers everything that determines the answer."""
         content = [self.url.rstrip("/"), self.model, self.max_tokens, self.top_logprobs, prompt]
         if self.temperature:
             content += [self.temperature, self.sample]

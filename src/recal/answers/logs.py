@@ -292,9 +292,7 @@ def _read_option_table(
 
 
 def _body_of(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the chat completion of a line: the line itself, or the part that the Batch API
-    wraps.
-    """
+    """Return the chat completion of a line: the line itself, or the part in a batch's wrapper."""
     response = line if isinstance(line.get("choices"), list) else line.get("response")
     body = response.get("body", response) if isinstance(response, dict) else None
     return body if isinstance(body, dict) else None

@@ -1,6 +1,4 @@
-"""Scores of answer options: log-probabilities from a log or an endpoint, and how they become
-Views.
-"""
+"""Scores of answer options: log-probabilities from a log or a server, and Views made of them."""
 
 from __future__ import annotations
 
@@ -172,9 +170,7 @@ def not_joined(one: Any, other: Any) -> InputError:
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
-    """Return a run with its columns in the order of the main run; refuse different options or
-    labels.
-    """
+    """Return a run with the columns of the main run; refuse different options or labels."""
     log_probs, n_options = other.log_probs, main.log_probs.shape[1]
     same = log_probs.shape[1] == n_options
     if main.options is not None and other.options is not None:

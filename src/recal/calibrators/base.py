@@ -342,9 +342,7 @@ class Calibrator(Estimator, ABC):
     def predict_both(
         self, X: Views | ArrayLike, groups: ArrayLike | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the results of `predict_proba` and `predict_confidence` at the cost of one of
-        them.
-        """
+        """Return the results of `predict_proba` and `predict_confidence` at the cost of one."""
         self._check_groups(groups)
         self._check_width(X)
         with np.errstate(under="ignore"):
@@ -424,9 +422,7 @@ class Calibrator(Estimator, ABC):
         return np.asarray(rule.accept(*both, groups))
 
     def needed_transforms(self) -> tuple[Transform, ...]:
-        """Return the transformations whose logits `predict_proba` reads; new inputs need no
-        others.
-        """
+        """Return the transformations whose logits are read; new inputs need no others."""
         self._check_fitted()
         return self.map_.transforms
 

@@ -221,9 +221,7 @@ class MutualInformationBinning(GuardedCalibrator):
 
 
 class _Sums:
-    """Sums of P(hit) and of P(miss), according to the scores, over ranges of the sorted
-    log-odds.
-    """
+    """Sums of P(hit) and of P(miss), according to the scores, over ranges of sorted log-odds."""
 
     def __init__(self, scores: Vector) -> None:
         self.ordered = np.sort(scores)

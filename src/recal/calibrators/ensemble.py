@@ -321,9 +321,7 @@ def _weigh(fit: EnsembleFit, probs: NDArray[np.float32], kept: bool) -> None:
 
 
 def _one_or_all(fit: EnsembleFit) -> dict[str, float]:
-    """Return the weights, or one member alone if the evidence shows that the mixture is no
-    better.
-    """
+    """Return the weights, or one member alone if the mixture is shown to be no better."""
     samples, losses = fit.samples, fit.losses
     # Members are fitted as if rows were independent, so they follow the clusters of the fit too
     # closely.

@@ -179,9 +179,7 @@ class PanelCalibration(Estimator):
         return self.set_state(state)
 
     def predict(self, answers: Any, signals: Any = None, *, asked: Any = None) -> NDArray[Any]:
-        """Return the answer to each question as it was given, (n_questions,); None if there is
-        none.
-        """
+        """Return the answer to each question as it was given, (n_questions,), or None."""
         return self.predict_both(answers, signals, asked=asked)[0]
 
     def predict_confidence(

@@ -329,9 +329,7 @@ def right_answers(
 
 
 def main_places(slots: NDArray[np.float64], n_samples: int) -> NDArray[np.float64]:
-    """Return the place of the main system's answer, the most frequent of its samples; NaN if
-    none.
-    """
+    """Return the place of the main system's most frequent answer; NaN if there is none."""
     own = slots[:, :n_samples]
     counts = (own[:, :, None] == own[:, None, :]).sum(axis=2)
     return np.asarray(own[np.arange(len(own)), counts.argmax(axis=1)])

@@ -1,6 +1,4 @@
-"""ReCal: confidence corrected by how a sample reacts to losing information (Jang, Lee, Weimer,
-2021).
-"""
+"""ReCal: confidence corrected by the reaction to a loss of information (Jang et al., 2021)."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ class Iteration(Record):
 
 
 class _Fit:
-    """The state of a fit: one scale per sample and view. Views themselves are not kept in
-    memory.
-    """
+    """The state of a fit: one scale per sample and view. Views are not kept in memory."""
 
     def __init__(self, views: Views, labels: Labels, method: ReCal) -> None:
         self.views, self.labels, self.method = views, labels, method
@@ -145,9 +141,7 @@ class _Fit:
         return self.tracks[transform]
 
     def _guarded(self, betas: Vector, groups: GroupIndex) -> tuple[Vector, bool]:
-        """Undo the whole iteration, or one group's part, if it would raise the calibration
-        error.
-        """
+        """Undo the iteration, or one group's part, if it would raise the calibration error."""
         after = self.original.log_partition_at(betas[groups], self.method.n_bins)
         if self._ece(after) > self.ece:
             return np.array(NEUTRAL), False

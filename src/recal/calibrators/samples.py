@@ -177,9 +177,7 @@ class Samples:
         return stratified_folds(self.labels, n_folds, rng, self.copies, self.clusters)
 
     def losses(self, probs: Array, *, kept: bool, rows: Any = slice(None)) -> Vector:
-        """Return the negative log-likelihood of some samples, after the guard if predictions are
-        kept.
-        """
+        """Return the NLL of some samples, after the guard if predictions are kept."""
         labels, probs = self.labels[rows], probs.astype(np.float64)
         if kept:
             probs = keep_answers(probs, self.answers[rows][:, None])

@@ -146,9 +146,7 @@ class StructuredMatrixScaling(GuardedCalibrator):
 
 
 def _robust_features(samples: Samples) -> tuple[np.ndarray, float]:
-    """Return log-probabilities at the fitted temperature, and their share of uniform
-    probability.
-    """
+    """Return log-probabilities at the fitted temperature, and their uniform share."""
     uniform = 1.0 / (len(samples) + 1.0)
     return soft_log_probs(wide(samples.logits) * samples.beta, 1.0, uniform), uniform
 

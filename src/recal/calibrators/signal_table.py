@@ -1,6 +1,4 @@
-"""Signals of any form (data frame, mapping, array) as one array of numbers, in the columns of the
-fit.
-"""
+"""Signals of any form (frame, mapping, array) as one array, in the columns of the fit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Confidence for the graded answers of any system, learned from the numbers that come with an
-answer.
-"""
+"""Confidence for graded answers of any system, learned from the numbers that come with them."""
 
 from __future__ import annotations
 
@@ -280,9 +278,7 @@ def fit_mixture(samples: Samples, n_levels: Indices, rng: np.random.Generator) -
 
 
 def copies_of_answers(values: Vector, right: NDArray[Any]) -> Indices | None:
-    """Return a number for each row of signals that its copies share; None if there are no
-    copies.
-    """
+    """Return a number for each row that its copies share; None if there are no copies."""
     _, index = np.unique(np.column_stack([values, right]), axis=0, return_inverse=True)
     same = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     # Any two different rows are far apart: only equal rows of signals can be copies.

@@ -101,18 +101,14 @@ class ViewStacking(GuardedCalibrator):
 
 
 def share_of_chance(n_samples: int) -> float:
-    """Return the share of the uniform distribution in probabilities before their logarithm is
-    taken.
-    """
+    """Return the share of the uniform distribution that is mixed in before logarithms."""
     # A larger share than 1e-4 would compress the highest confidences, and predictions that views
     # have raised would then rank above them.
     return min(1e-4, 1.0 / (n_samples + 1.0))
 
 
 def fill_log_probs(out: NDArray[np.float32], logits: Floats, beta: float, epsilon: float) -> None:
-    """Write the values of `maps.arrays.soft_log_probs` into `out` in float32, in a third of the
-    time.
-    """
+    """Write `maps.arrays.soft_log_probs` into `out` in float32, in a third of the time."""
     n_classes = logits.shape[1]
     for rows in row_blocks(len(logits), n_classes, 200_000):
         part, x = logits[rows], out[rows]
@@ -175,9 +171,7 @@ def _shortlist(
 def stack_plan(
     data: StackData, base: Stack, stack: Stack | None, matrices: NDArray[np.float64] | None = None
 ) -> Plan | Blend:
-    """Return the plan of a stack, which is `base` above the gate; without a stack, that of
-    `base`.
-    """
+    """Return the plan of a stack; above the gate, and without a stack, that of `base`."""
 
     def numbers(one: Stack) -> tuple[float, float, tuple[float, ...]]:
         offsets = tuple(one.offsets.tolist()) if one.offsets.any() else ()

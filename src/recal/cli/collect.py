@@ -222,9 +222,7 @@ def _ledger_of(out: Path) -> Path:
 
 @contextmanager
 def _keeping(ledger: Path) -> Iterator[None]:
-    """After an error or an interruption, also say where the answers so far are kept, if any
-    came.
-    """
+    """After an error or an interruption, also say where the answers so far are kept."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:

@@ -100,9 +100,7 @@ def _open_network(model: Path, trust: str | None) -> Any:
 
 
 def _example(model: Any, shape: str | None, dtype: str | None, stored: Any) -> Any:
-    """Return a batch of zeros; its shape and dtype come from the options, the views or the
-    model.
-    """
+    """Return a batch of zeros, formed as the options, the views or the model say."""
     import numpy as np
 
     try:

@@ -281,9 +281,7 @@ class Inputs:
         return self.data is not None and self.data.suffix.lower() in TABLES
 
     def check_files(self) -> None:
-        """Refuse a missing model or missing data, before importing the code that would open
-        them.
-        """
+        """Refuse a missing model or missing data, before importing the code that opens them."""
         if self.model is None or self.data is None:
             given = " ".join(map(str, self.words("model", "data")))
             raise InputError(f"This needs --model and --data, got {given or 'neither'}.")

@@ -107,9 +107,7 @@ def watch(
 
 
 def _profile_in(path: Path, seed: int) -> Profile:
-    """Return the profile in a file or in a folder of `recal calibrate`, or that of a file of
-    views.
-    """
+    """Return the profile in a file, in a folder of `recal calibrate`, or of a file of views."""
     from recal.decisions import Profile
     from recal.decisions import profile as take
 

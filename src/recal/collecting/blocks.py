@@ -32,9 +32,7 @@ LabelColumns = tuple[Labels | None, NDArray[Any] | None]
 
 @dataclass(frozen=True)
 class Block:
-    """The logits of one batch: (b, K) for the originals and (m, b, K) for the transformed
-    copies.
-    """
+    """The logits of one batch: (b, K) for the originals and (m, b, K) for the copies."""
 
     index: int
     start: int
@@ -276,9 +274,7 @@ def label_columns(
 
 
 class MemorySink(ViewsSink):
-    """Keeps all logits in memory, and writes them to one .npz file at the end if there is a
-    target.
-    """
+    """Keeps all logits in memory, and writes one .npz file at the end if there is a target."""
 
     def __init__(
         self, job: Job, source: Source, classes: Sequence[Any] | None, target: Path | None = None

@@ -176,9 +176,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def accept(self, X: Any) -> NDArray[np.bool_]:
-        """Return whether the rule in the calibrator's `decision_` accepts the answer to each
-        input.
-        """
+        """Return whether the rule in `calibrator_.decision_` accepts the answer to each input."""
         self._check_fitted(X)
         rule, applied = self.calibrator_.rule(), self._apply(X)
         return np.asarray(rule.accept(applied.probs, applied.confidences))

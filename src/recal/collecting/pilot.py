@@ -126,9 +126,7 @@ def join_views(parts: Sequence[Views]) -> Views:
 
 
 def read_finished(store: Path, transforms: Sequence[Transform]) -> Views | None:
-    """Return the views in a store that an earlier run finished with these transformations, or
-    None.
-    """
+    """Return the views of a finished store with these transformations, or None."""
     if not store.exists():
         return None
     views = read_views(store)

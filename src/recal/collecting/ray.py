@@ -63,9 +63,7 @@ class Worker:
 
 
 def _set_threads(count: int) -> None:
-    """Limit the threads; otherwise each of several workers on one machine would use all of its
-    cores.
-    """
+    """Limit the threads; otherwise each worker on a machine would use all of its cores."""
     from threadpoolctl import threadpool_limits
 
     os.environ["OMP_NUM_THREADS"] = os.environ["RECAL_NUM_THREADS"] = str(count)

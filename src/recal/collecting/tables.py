@@ -164,9 +164,7 @@ def _refuse_texts(frame: Any) -> None:
 
 
 def open_frame(inputs: Any) -> TableSource:
-    """Return the source of a frame of pandas, or of one of polars or pyarrow, which becomes
-    pandas.
-    """
+    """Return the source of a frame of pandas, polars or pyarrow; all become pandas."""
     try:
         return TableSource(inputs.to_pandas() if hasattr(inputs, "to_pandas") else inputs)
     except ImportError as error:

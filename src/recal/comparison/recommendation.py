@@ -32,9 +32,7 @@ class Difference:
     freedom: int
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """The t-interval of the difference; infinite if one method gave a label the probability
-        0.
-        """
+        """The t-interval of the difference; infinite if a label got the probability 0."""
         from scipy.stats import t
 
         if not math.isfinite(self.value):

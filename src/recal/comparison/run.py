@@ -1,6 +1,4 @@
-"""Fit every method on the same rows and test it on the same other rows, for one split or
-several.
-"""
+"""Fit every method on the same rows and test it on the same other rows, in one or more splits."""
 
 from __future__ import annotations
 

@@ -227,9 +227,7 @@ class Decision(Outcome):
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The lowest risk at which each promise accepts at least 1 %, if nothing can be
-        accepted.
-        """
+        """The lowest risk at which each promise accepts 1 %, if nothing can be accepted."""
         if self.possible:
             return ()
         kinds = (self.guarantee, self._other)
@@ -238,9 +236,7 @@ class Decision(Outcome):
 
     @property
     def supported_risk(self) -> float | None:
-        """The lowest risk at which this promise accepts at least 1 %, if nothing can be
-        accepted.
-        """
+        """The lowest risk at which this promise accepts 1 %, if nothing can be accepted."""
         risks = [one.risk for one in self.options if one.guarantee == self.guarantee]
         return risks[0] if risks else None
 

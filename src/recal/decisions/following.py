@@ -397,9 +397,7 @@ class Following(Record):
         return np.asarray((numbers - self.statistics[0]) / self.spread)
 
     def _process(self, size: int, without: str = "") -> TwoReadings:
-        """Return the process for batches of one of `SIZES`, without the sets of one kind of
-        view.
-        """
+        """Return the process for batches of one of `SIZES`, without one kind of view."""
         if (size, without) not in self._processes:
             sets = ((self.sizes == 0) | (self.sizes == size)) & ~self._of(without)
             self._processes[size, without] = TwoReadings(
@@ -412,9 +410,7 @@ class Following(Record):
         return sorted(set(self.kinds) - {""})
 
     def _of(self, kind: str) -> NDArray[np.bool_]:
-        """Return which sets are of a kind of view, or are undamaged inputs with other class
-        mixes.
-        """
+        """Return which sets are of a kind of view, or are undamaged with other class mixes."""
         kinds = np.array(self.kinds)
         if kind != _CLASS_MIXES:
             return (kinds == kind) & (kind != "")
@@ -461,9 +457,7 @@ class Following(Record):
 
 
 def log_odds_of(hits: float, n_samples: int) -> float:
-    """Return the log-odds of an accuracy; half a hit and half a miss are added to keep them
-    finite.
-    """
+    """Return the log-odds of an accuracy, kept finite by half a hit and half a miss."""
     return math.log(hits + 0.5) - math.log(n_samples - hits + 0.5)
 
 
@@ -497,9 +491,7 @@ def labelled_rows(logits: Floats, labels: Labels, beta: float, cut: float) -> Ve
 
 
 def best_change(rows: Vector) -> tuple[float, float]:
-    """Return log(best beta / beta of the fit) of labelled rows, and the log-odds of their
-    accuracy.
-    """
+    """Return log(best beta / beta of the fit) of labelled rows, and their accuracy's log-odds."""
     odds = log_odds_of(float(rows[:, _RIGHT].sum()), len(rows))
     return lowest(rows[:, _LOSSES:].mean(axis=0)), odds
 
@@ -544,9 +536,7 @@ def learn(views: Views, labels: Labels, beta: float, rng: np.random.Generator) -
     odds = best_change(clean)[1]
 
     def source(kind: str, rows: Vector) -> tuple[str, Vector, Vector]:
-        """Return the kind of some rows, their numbers, and the changes of temperature and
-        accuracy.
-        """
+        """Return kind and numbers of rows, and the changes of temperature and accuracy."""
         return kind, rows[:, :_RIGHT], np.subtract(best_change(rows), (0.0, odds))
 
     whole = [source("", clean), *(source(*pair) for pair in zip(kinds, damaged))]

@@ -1,5 +1,6 @@
-"""A profile of the inputs of a fit, with which new inputs are compared.
+"""A profile of the inputs of a fit, and the comparison of new inputs with it.
 
+`watch` needs no labels: it shuffles new inputs and those of the fit.
 A profile keeps a few numbers of each sample, never the input: the model's confidence, its
 prediction, and further signals of graded answers. Views of the fit are damaged inputs with known
 labels, from which `recal.decisions.following` learns to follow damage.
@@ -103,9 +104,7 @@ class Profile(Record):
 
     @property
     def graded(self) -> bool:
-        """Whether this is a profile of confidences, for the answers of any system, without
-        classes.
-        """
+        """Whether this is a profile of confidences, of any system's answers, without classes."""
         return self.n_classes == 1
 
     def read(
@@ -276,9 +275,7 @@ def profile(
 def _kept_rows(
     n_samples: int, clusters: ArrayLike | None, rng: np.random.Generator
 ) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return which rows are kept, and the number of their cluster; all rows of clusters are
-    kept.
-    """
+    """Return which rows are kept (all, if they have clusters), and their clusters."""
     if clusters is not None:
         return slice(None), check_clusters(clusters, n_samples).astype(np.int64)
     if n_samples <= MAX_ROWS:
@@ -330,9 +327,7 @@ def is_confidence(values: object) -> bool:
 
 
 def confidence_numbers(confidence: Any, signals: Mapping[str, ArrayLike]) -> Vector:
-    """Return the numbers of answers without logits; a missing signal counts as the lowest of
-    all.
-    """
+    """Return the numbers of answers without logits; a missing signal counts as lowest."""
     array = check_confidences(confidence, len(np.asarray(confidence)))
     columns = [confidence_log_odds(array), np.zeros(len(array))]
     for name, column in signals.items():
@@ -445,9 +440,7 @@ def watch(
 
 
 def _digits(numbers: Vector) -> Vector:
-    """Return log-odds as two float32 numbers, because rows are hashed as float32, and
-    predictions.
-    """
+    """Return log-odds as two numbers, since rows are hashed as float32, and predictions."""
     rough = numbers[:, 0].astype(np.float32).astype(np.float64)
     return np.column_stack([rough, numbers[:, 0] - rough, numbers[:, 1]])
 
@@ -531,9 +524,7 @@ def _quantities(
 
 
 def _distance(values: Vector) -> Statistic:
-    """Return the Kolmogorov-Smirnov distance between the values of some rows and those of the
-    others.
-    """
+    """Return the Kolmogorov-Smirnov distance between values of some rows and the others."""
     place = np.unique(values, return_inverse=True)[1].astype(np.int32)
     # Rows below each distinct value, and all rows at the end.
     through = np.r_[0, np.cumsum(np.bincount(place))]

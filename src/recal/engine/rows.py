@@ -111,9 +111,7 @@ def read(row, column, numbers):  # type: ignore[no-untyped-def]
 
 @kernel()
 def read_rows(where, start, stop, logits, columns, numbers):  # type: ignore[no-untyped-def]
-    """Fill numbers[:TERMS, k] with the terms of the row where[k], at the scale numbers[SCALE,
-    k].
-    """
+    """Fill numbers[:TERMS, k] with the terms of row where[k] at the scale numbers[SCALE, k]."""
     for k in range(start, stop):
         read(logits[where[k]], columns[k], numbers[:, k])
 

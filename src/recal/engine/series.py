@@ -144,9 +144,7 @@ class ScaledRows:
         return np.logaddexp(0.0, self.log_odds())
 
     def log_partition_at(self, factors: Vector | float, n_bins: int = 0) -> Vector:
-        """Return what `log_partition` would be after `rescale(factors)`; `n_bins` as in
-        `log_odds`.
-        """
+        """Return `log_partition` as after `rescale(factors)`; `n_bins` as in `log_odds`."""
         wanted = self.scales * factors
         x, _, _, error = self._evaluate(wanted)
         if len(near := _near_an_edge(x, n_bins, error)):

@@ -147,9 +147,7 @@ def fix_reshapes(part: NetworkPart, fixed: int = 0) -> NetworkPart:
 def _sizes_of_reshapes(
     part: NetworkPart, batches: list[NDArray[Any]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the output shape of every Reshape, without the first size, if it is the same in all
-    runs.
-    """
+    """Return the output shape of each Reshape, less its first size, if all runs agree."""
     model = deepcopy(part.model)
     names = [node.output[0] for node in model.graph.node if node.op_type == "Reshape"]
     listed = {value.name for value in model.graph.output}

@@ -41,9 +41,7 @@ isnan, maximum, minimum = _by_node("IsNaN", "bool"), _by_node("Max"), _by_node("
 
 
 def log1p(x: Symbol) -> Symbol:
-    """Return log(1 + x) without losing the digits of x that 1 + x loses; ONNX has no node for
-    it.
-    """
+    """Return log(1 + x) with the digits of x that 1 + x loses; ONNX has no node for it."""
     one = x + 1.0
     return log(one) + (x - (one - 1.0)) / maximum(one, 1e-300)
 
@@ -235,9 +233,7 @@ class _Spectrum:
 
 
 def repeated(count: int, step: Callable[[Symbol, Symbol], Symbol], state: Symbol) -> Symbol:
-    """Apply ``state = step(number, state)`` for each number, an array of shape (1,), as an ONNX
-    loop.
-    """
+    """Apply ``state = step(number, state)`` for each number, of shape (1,), as an ONNX loop."""
     graph = state.device
     number, going, now = graph.name(), graph.name(), graph.name()
     with graph.body() as nodes:

@@ -135,9 +135,7 @@ class Encoder:
 
 
 def _spec_of(transform: Transform) -> str:
-    """Return the spec of a transformation for a file; refuse a spec that means another
-    transformation.
-    """
+    """Return the spec of a transformation for a file; refuse one that means another."""
     spec = str(transform)
     again = as_transform(spec)
     if (not isinstance(again, Named) and again != transform) or spec.startswith("<"):

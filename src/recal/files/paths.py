@@ -251,9 +251,7 @@ def lock(handle: int, *, wait: bool = True) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, refusal: str = "") -> Iterator[None]:
-    """Lock a folder by its own handle: no file is left behind, and the lock ends with the
-    process.
-    """
+    """Lock a folder by its handle: no file is left behind, and the lock ends with the process."""
     if os.name == "nt":  # which cannot open folders
         yield
         return
@@ -351,9 +349,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def plain_values(value: Any) -> Any:
-    """Return `value` as plain JSON values, converted from numpy numbers and arrays, tuples and
-    paths.
-    """
+    """Return `value` as plain JSON values, from numpy numbers and arrays, tuples and paths."""
     if isinstance(value, dict):
         return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

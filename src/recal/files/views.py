@@ -238,9 +238,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
 
 
 def _whole_text(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array; raise ValueError or SystemError if it holds characters that do not
-    exist.
-    """
+    """Return the array; raise ValueError or SystemError for characters that do not exist."""
     if array.dtype.kind == "U":
         array.tolist()
     return array

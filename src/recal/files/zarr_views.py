@@ -226,9 +226,7 @@ def _is_count(value: Any) -> bool:
 
 
 def is_beginning(folder: Path) -> bool:
-    """Whether a folder holds only what `collect` leaves if it is stopped before its ledger is
-    written.
-    """
+    """Whether a folder holds only what `collect` leaves before its ledger is written."""
     return folder.is_dir() and all(
         path.name.startswith(".") and path.name.endswith(".part") for path in folder.iterdir()
     )

@@ -82,9 +82,7 @@ def safe_log(probs: Array) -> Array:
 
 
 def soft_log_probs(z: Array, beta: float, epsilon: float) -> Array:
-    """Return log((1 - epsilon) softmax(beta z) + epsilon / K), which is never below log(epsilon /
-    K).
-    """
+    """Return log((1 - epsilon) softmax(beta z) + epsilon / K), at least log(epsilon / K)."""
     xp = namespace(z)
     return xp.log(softmax(z, beta) * (1.0 - epsilon) + epsilon / z.shape[1])
 

@@ -95,9 +95,7 @@ class Map(Record):
 
     @property
     def n_classes(self) -> int | None:
-        """The number of classes that the fields are made for; None if the map accepts any
-        number.
-        """
+        """The number of classes that the fields are for; None if the map accepts any."""
         return self._sizes.get("K")  # type: ignore[attr-defined]
 
     def check_classes(self, n_classes: int) -> None:

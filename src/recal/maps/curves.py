@@ -199,9 +199,7 @@ def beta_features(scores: Array, limit: float) -> tuple[Array, Array]:
 def check_curves(
     inputs: Vector, offsets: NDArray[np.int64], name: str, last: float | None = None
 ) -> None:
-    """Refuse curves that leave gaps between offsets, that fall, or whose last edge is not
-    `last`.
-    """
+    """Refuse curves with gaps between offsets, that fall, or with another last edge."""
     if offsets[0] != 0 or offsets[-1] != len(inputs) or not (offsets[1:] > offsets[:-1]).all():
         raise InputError(
             f"must rise from 0 to {len(inputs)}, got {offsets.tolist()[:4]}", argument="offsets"

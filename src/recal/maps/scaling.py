@@ -90,9 +90,7 @@ class Affine(Map):
 
 
 class StructuredAffine(Map):
-    """The same on log-probabilities at a temperature, mixed with a share of the uniform
-    distribution.
-    """
+    """The same on log-probabilities at a temperature, with a share of the uniform distribution."""
 
     beta: Scale
     uniform: Share
@@ -105,9 +103,7 @@ class StructuredAffine(Map):
 
 
 class Linear(Map):
-    """The mean of softmax(W x + b) over several W and b; x are the logits or the
-    log-probabilities.
-    """
+    """The mean of softmax(W x + b) over several W and b; x are logits or log-probabilities."""
 
     weights: Annotated[Vector, FloatArray("M", "K", "K")]
     intercepts: Annotated[Vector, FloatArray("M", "K")]
@@ -122,9 +118,7 @@ class Linear(Map):
 
 
 class StructuredLinear(Map):
-    """softmax(W x + b) on log-probabilities at a temperature, mixed with the uniform
-    distribution.
-    """
+    """softmax(W x + b) on log-probabilities at a temperature, with a uniform share."""
 
     beta: Scale
     uniform: Share
@@ -229,9 +223,7 @@ class GapNetwork(Map):
 
 
 def within(z: Array, limit: float) -> Array:
-    """Return logits; rows that exceed `limit` are shifted to a maximum of 0 and clipped at
-    -limit.
-    """
+    """Return logits; rows beyond `limit` are shifted to a maximum of 0 and clipped."""
     xp = namespace(z)
     if isinstance(z, np.ndarray) and max(z.max(), -z.min()) <= limit:
         return z

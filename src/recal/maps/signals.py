@@ -290,9 +290,7 @@ class PanelMap(Map):
         return found
 
     def votes(self, slots: Array) -> Array:
-        """Return 1.0 if an answer supports a candidate, (n, n_answers + 1 candidates,
-        n_answers).
-        """
+        """Return 1.0 where an answer supports a candidate, (n, n_candidates, n_answers)."""
         places = indices(slots, np.arange(self.n_answers + 1))[None, :, None]
         return namespace(slots).astype(slots[:, None, :] == places, slots.dtype)
 

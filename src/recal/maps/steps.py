@@ -44,9 +44,7 @@ Beta = Annotated[float, _BETA]
 
 
 class Group(IntEnum):
-    """Whether the prediction changed, and whether the confidence in the original's prediction
-    rose.
-    """
+    """Whether the prediction changed, and whether the confidence in the original's rose."""
 
     CHANGED_ROSE = 1
     CHANGED_FELL = 2

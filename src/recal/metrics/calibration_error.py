@@ -31,9 +31,7 @@ COUNT = Number(1, whole=True)
 
 @dataclass(frozen=True)
 class BinTable:
-    """Sums per bin from which the binned errors are computed: rows, confidences and right
-    answers.
-    """
+    """Sums per bin that binned errors are computed from: rows, confidences, right answers."""
 
     edges: Vector
     counts: Vector
@@ -75,9 +73,7 @@ def equal_width_edges(n_bins: int) -> Vector:
 
 
 def equal_mass_edges(confidence: Vector, n_bins: int) -> Vector:
-    """Edges of bins with equal numbers of rows, as far as ties allow: equal confidences share a
-    bin.
-    """
+    """Edges of bins with equal numbers of rows; equal confidences share a bin."""
     numbers = np.arange(1, check(n_bins, COUNT, "n_bins") + 1)
     share, extra = divmod(len(confidence), n_bins)
     last = numbers * share + np.minimum(numbers, extra) - 1  # `extra` bins have one row more
@@ -86,9 +82,7 @@ def equal_mass_edges(confidence: Vector, n_bins: int) -> Vector:
 
 
 def assign_bins(values: NDArray[Any], edges: Vector) -> NDArray[np.intp]:
-    """Return the bin of each value: the b with edges[b] < value <= edges[b + 1], or the first or
-    last.
-    """
+    """Return the b with edges[b] < value <= edges[b + 1] of each value, or the first or last."""
     return np.searchsorted(edges[1:-1], values, side="left")
 
 

@@ -252,9 +252,7 @@ class CalibrationTest:
 
     @property
     def shown(self) -> str:
-        """The p-value as text; the smallest one that the draws can give is shown as an upper
-        bound.
-        """
+        """The p-value as text; the smallest that the draws can give is an upper bound."""
         return f"p {'≤' if self.p_value <= 1 / (self.draws + 1) else '='} {self.p_value:.2g}"
 
     @property

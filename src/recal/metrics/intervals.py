@@ -117,9 +117,7 @@ class Weights:
 
     @property
     def stretch(self) -> float:
-        """Factor on the spread of draws, which show (m - 1) / (m + 1) of the variance of m
-        units.
-        """
+        """Factor on the spread of draws: m units show (m - 1) / (m + 1) of their variance."""
         from scipy.special import ndtri, stdtrit
 
         m = max(self.effective, 2.0)

@@ -126,9 +126,7 @@ def read_pair(probs: ArrayLike, y: ArrayLike, classes: Classes) -> tuple[Floats,
 
 
 def _negative_log(values: Vector) -> Vector:
-    """Replace values by their negative logarithms; new memory would cost more than the
-    logarithm.
-    """
+    """Replace values by their negative logarithms; new memory would cost more."""
     with np.errstate(divide="ignore", invalid="ignore"):  # a label with the probability 0
         np.log(values, out=values)
     return np.negative(values, out=values)

@@ -55,9 +55,7 @@ _STRIP = -0.18
 
 
 def reliability_chart(data: Reliability, style: str, name: str = "") -> Chart:
-    """Accuracy against confidence with 95 % bands; the strip below shows how many rows each bin
-    has.
-    """
+    """Accuracy against confidence with 95 % bands; the strip below counts rows."""
     rows = zip(*(column.tolist() for column in data))
     words = [
         f"Confidence {low:.2f} to {high:.2f}: {int(count):,} samples, mean confidence "

@@ -332,9 +332,7 @@ class GroupStudy:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """How often each group (rows) had the smallest to the largest error (columns); see
-        `places`.
-        """
+        """How often each group (rows) had each rank of the error (columns); see `places`."""
         counts = np.zeros((4, 4), np.int64)
         for errors, sizes in zip(self.errors.tolist(), self.sizes.tolist()):
             for index, place in places(errors, sizes).items():

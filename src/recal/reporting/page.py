@@ -415,9 +415,7 @@ def _picture(pixels: NDArray[np.uint8], words: str) -> Markup:
 
 
 def _as_pixels(array: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """Return an array as an image, grey or colour, channels last or first; None if it is not
-    one.
-    """
+    """Return an array as an image, grey or colour, channels last or first, or None."""
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[-1] not in (1, 3):
         array = np.moveaxis(array, 0, -1)
     if array.ndim == 3 and array.shape[-1] == 1:

@@ -1,6 +1,4 @@
-"""Transformations that keep the label: most remove information, some show the input in another
-way.
-"""
+"""Transformations that keep the label: most lose information, some show the input otherwise."""
 
 from __future__ import annotations
 

@@ -83,9 +83,7 @@ def dtype_name(array: Array) -> str:
 
 
 def check_numeric(array: Array, what: str, integers: tuple[str, ...] = _INTEGERS) -> None:
-    """Refuse dtypes that a result cannot be converted back to, such as complex numbers or
-    booleans.
-    """
+    """Refuse dtypes that a result cannot be converted back to, such as booleans."""
     name = dtype_name(array)
     if name not in (*integers, "float16", "bfloat16", "float32", "float64"):
         raise InputError(

@@ -36,9 +36,7 @@ class Transform(Protocol):
 
 
 def format_strength(value: float) -> str:
-    """Write a number so that it reads back as the same number, and without a '+', which joins
-    specs.
-    """
+    """Write a number so that it reads back the same, and without a '+', which joins specs."""
     number = tidy(value)
     short = format(number, ".12g")
     return (short if float(short) == number else repr(number)).replace("e+", "e")

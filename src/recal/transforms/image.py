@@ -108,9 +108,7 @@ class Bands:
 
     @cached_property
     def taps(self) -> tuple[Indices, Indices, Matrix]:
-        """The arrays `to`, `at` and `by`, computed on first use because a trace needs only the
-        matrix.
-        """
+        """The arrays `to`, `at` and `by`, on first use: a trace needs only the matrix."""
         matrix = self.matrix
         used = np.flatnonzero(matrix.any(axis=1))
         if not len(used):
@@ -360,9 +358,7 @@ class Contrast(Pointwise):
 
 @dataclass(frozen=True)
 class Blur(Resampled):
-    """Smooth with a Gaussian of `sigma` pixels; beyond the edge, the pixel at the edge is
-    repeated.
-    """
+    """Smooth with a Gaussian of `sigma` pixels; beyond the edge, its pixels are repeated."""
 
     kind = "blur"
     assumes = "the label does not rest on fine detail alone"

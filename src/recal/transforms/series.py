@@ -89,9 +89,7 @@ class DropSamples(SeriesTransform):
 
 @dataclass(frozen=True)
 class DropFrames(DropSamples):
-    """Lose ``round(share * frames)`` frames of each video: each is replaced by the last frame
-    kept.
-    """
+    """Lose ``round(share * frames)`` frames of each video: each shows the last frame kept."""
 
     kind = "frames"
     assumes = "the label does not rest on single frames"
@@ -170,9 +168,7 @@ class TimeShift(SeriesTransform):
 
 
 def silence_of(dtype: str) -> float:
-    """Return the value of silence: the middle of the range for unsigned samples, zero for all
-    others.
-    """
+    """Return the value of silence: the middle of the range if unsigned, otherwise zero."""
     return 2.0 ** (np.iinfo(dtype).bits - 1) if dtype.startswith("uint") else 0.0
 
 

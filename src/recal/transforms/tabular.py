@@ -73,9 +73,7 @@ _LEVELS = 11  # of each feature's distribution, from its minimum to its maximum
 
 
 class TableTransform(BuiltIn):
-    """Chooses features of each row from the row's own content; subclasses say what replaces
-    them.
-    """
+    """Chooses features of each row from its content; subclasses say what replaces them."""
 
     share: float
     seed: int
@@ -132,9 +130,7 @@ class TableTransform(BuiltIn):
 
     @abstractmethod
     def _instead(self, rows: NDArray[Any], keys: Keys) -> NDArray[np.float64]:
-        """Return the replacements for lost features, in a shape that broadcasts to (n,
-        features).
-        """
+        """Return what replaces lost features, in a shape that broadcasts to (n, features)."""
 
 
 @dataclass(frozen=True)

@@ -188,9 +188,7 @@ def _signal_names(
     signals: Sequence[str] | None,
     others: Sequence[str | None],
 ) -> list[str]:
-    """Return the columns to learn from, without groups and clusters; refuse the column of
-    grades.
-    """
+    """Return the columns to learn from, without groups, clusters and grades."""
     columns.check(name for name in others if name is not None)
     if signals is not None:
         columns.check(signals)

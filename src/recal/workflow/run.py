@@ -249,9 +249,7 @@ class Result:
         }
 
     def lines(self) -> list[str]:
-        """Return a summary for people in a few lines; all figures come from the checking
-        answers.
-        """
+        """Return a summary for people in a few lines, about the checking answers alone."""
         lines = [self.reason, self._measured(), *(self.automated or self._automated()), *self.notes]
         return [line for line in lines if line]
 

@@ -193,9 +193,7 @@ def read_signals(
 
 
 def _score_questions(calibration: Systems, folder: Path, table: Table) -> tuple[Scored, int]:
-    """Score the questions in a table; also return on about how many of them the panel was
-    fitted.
-    """
+    """Score the questions in a table, and count those that the panel was fitted on."""
     panel = panel_of(calibration)
     answers, signals, groups = read_questions(panel, folder, table)
     rows = panel.read(answers, signals)

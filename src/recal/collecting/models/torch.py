@@ -78,9 +78,7 @@ class TorchModel(Model):
 
 
 class ExportedModel(TorchModel):
-    """A program of `torch.export`: the program itself, or the path of a file that the caller
-    trusts.
-    """
+    """A program of `torch.export`: the program, or the path of a file that the caller trusts."""
 
     def __init__(self, program: Path | torch.export.ExportedProgram, *, device: Any = None) -> None:
         self.origin, self.requested = program, device
@@ -268,9 +266,7 @@ def open_pretrained(path: Path, *, device: Any = None) -> HuggingFaceModel:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that has only pickled weights, has code of its own, or names files
-    elsewhere.
-    """
+    """Refuse a folder with pickled weights only, code of its own, or files elsewhere."""
 
     def refuse(why: str) -> NoReturn:
         remedy = "If you trust it, load it yourself and pass (model, processor)"
