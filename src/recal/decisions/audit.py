@@ -159,7 +159,8 @@ class Audit:
         labels = self._groups(groups, taken)
         inside = np.flatnonzero(taken)
         if not len(inside):
-            raise InputError(f"The rule accepts none of these {len(values)} answers.")
+            rule = f"The rule accepts none of these {len(values)} answers, so there is none to check"
+            raise InputError(rule, remedy="Choose a rule with a higher risk (--risk) first")
         band = self._band(values, taken, len(inside))
         # As large a share of the draws as of the answers, so that both weigh the same.
         in_band = int(n * len(band) / (len(band) + len(inside)) + self._rng.random())

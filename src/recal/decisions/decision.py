@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -398,15 +399,12 @@ def _lowest_risk(
 
     if is_useful(risk):
         return Option(kind, risk, share_of(kind, risk))
-    low, high = risk, 0.5
-    if risk >= high or not is_useful(high):
+    # A higher risk may accept less, so only a risk that was tried is named.
+    higher = [k / 10**e for e in range(7, 1, -1) for k in range(10, 100) if risk < k / 10**e <= 0.5]
+    if not higher or not is_useful(higher[-1]):
         return None
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if is_useful(middle) else (middle, high)
-    digits = 1 - math.floor(math.log10(high))
-    rounded = math.ceil(high * 10**digits) / 10**digits
-    return Option(kind, rounded, share_of(kind, rounded))
+    lowest = higher[bisect_left(higher, True, hi=len(higher) - 1, key=is_useful)]
+    return Option(kind, lowest, share_of(kind, lowest))
 
 
 def _how_sure(guarantee: Guarantee, confidence: float) -> str:

@@ -242,6 +242,15 @@ def test_the_range_of_further_labels_holds_the_number_that_certifies_half_of_the
     assert sum(inside) >= 6
 
 
+@pytest.mark.parametrize("seed", [8, 24, 46])
+def test_a_risk_that_is_advised_accepts_something(seed):
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(3, 1.5, 240)
+    found = decide(confidence, rng.random(240) < 0.97 * confidence, risk=0.1)
+    assert found.options
+    assert min(option.coverage for option in found.options) >= 0.01
+
+
 def test_what_can_be_had_is_named_when_nothing_can_be_accepted():
     rng = np.random.default_rng(3)
     doubt = 0.3 * rng.random(120)
