@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from recal.errors import InputError
 from recal.schema import Record
 from recal.transforms import Transform
+from recal.transforms.arrays import Array as Array
 
 if TYPE_CHECKING:
     from recal.maps.blend import Blend
     from recal.maps.steps import Plan
 
-# An array of any library: numpy, torch, or another one that follows the array API.
-Array = Any
 ViewLogits = Sequence[Array]
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from recal.errors import InputError
 
-Array = Any  # numpy.ndarray or torch.Tensor
+# An array of any library: numpy, torch, or in maps another one that follows the array API.
+Array = Any
 _INTEGERS = ("uint8", "uint16", "int8", "int16", "int32")
 # Sums are rounded to multiples of 1 / STEPS before they are rounded to whole numbers. Otherwise the
 # order of summation, which changes the last bits, would decide how a half is rounded. Multiplying
