@@ -115,7 +115,8 @@ class Endpoint:
             raise kind(f"{public_url(self.url)} {self._reason(error)}") from error
         except FileError as error:  # log-probabilities of another form
             raise AnswerError(f"{public_url(self.url)}: {error}") from error
-        message = body["choices"][0].get("message") or {}
+        found = body["choices"][0].get("message")
+        message = found if isinstance(found, dict) else {}
         text = message.get("content")
         if not positions and isinstance(text, str) and not self.needs_logprobs:
             positions = [(word, {}) for word in re.findall(r"\s*\S+", text)]
@@ -145,10 +146,10 @@ class Endpoint:
                 if error.param == "max_tokens":
                     settings["max_completion_tokens"] = self.max_tokens
                 return self._completion(client, prompt, settings)
-            except ValueError:  # it is not JSON, or was cut off
+            except (ValueError, RecursionError):  # it is not JSON, or was cut off
                 continue
             if getattr(response, "choices", None):
-                body: dict[str, Any] = response.model_dump()
+                body: dict[str, Any] = response.model_dump(warnings=False)
                 return body
         raise AnswerError(
             f"{public_url(self.url)} returned no chat completion, {self.retries + 1} times. The "

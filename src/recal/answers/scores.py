@@ -298,7 +298,7 @@ def answer_row(
             raise InputError(rule, remedy=_LONGER)
         if named is None and len(left) == 1:
             named = left[0]
-    if so_far.strip(_PUNCTUATION):
+    if so_far.strip(_PUNCTUATION) and not np.isnan(log_prob):
         count(left, log_prob)
         if named is not None and np.isinf(row[named]):  # in one token with other characters
             count([named], log_prob)
@@ -313,9 +313,9 @@ def answer_rows(
     token.
     """
     rows, named = zip(*(answer_row(positions, options) for positions in answers))
-    pairs = zip(rows, named)
-    n_other = sum(one is not None and one != np.nanargmax(row) for row, one in pairs)
-    return np.array(rows), n_other
+    log_probs = np.array(rows)
+    likeliest = np.where(np.isnan(log_probs), -np.inf, log_probs).argmax(axis=1).tolist()
+    return log_probs, sum(one not in (None, top) for one, top in zip(named, likeliest))
 
 
 def _find_answer(tokens: Sequence[str], names: Sequence[str]) -> tuple[int, int | None]:

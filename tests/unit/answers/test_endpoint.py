@@ -63,7 +63,7 @@ def test_further_templates_are_asked_only_where_they_are_needed(tmp_path):
 
 
 def test_busy_servers_errors_and_timeouts_are_repeated(tmp_path):
-    broken = [b'{"id": "x", "choices": [', b"<html>", b"[1, 2]", b'{"choices": []}']
+    broken = [b'{"id": "x", "choices": [', b"<html>", b"[1, 2]", b'{"choices": []}', b"[" * 100_000]
     script = Script(prefers_green, faults=[429, 500, 503, "slow", 429, *broken])
     with serving(script) as url:
         asked = interview(url, tmp_path / "ledger.jsonl", timeout=0.3)
@@ -169,6 +169,7 @@ def test_a_filtered_prompt_counts_as_a_refusal_and_other_bad_requests_stop_the_r
         (401, "Set OPENAI_API_KEY"),
         (404, "answered 404 to 'tiny': fault 404"),
         (b"<html>", "no chat completion, 1 times"),
+        (b'{"choices": [{"message": "A"}]}', "returned no logprobs"),
     ]:
         script = Script(prefers_green, faults=[fault] * 9)
         with serving(script) as url, pytest.raises(EndpointError, match=message):

@@ -10,7 +10,7 @@ import pytest
 from recal import read_views
 from recal.answers import read_log
 from recal.answers.logs import open_log
-from recal.answers.scores import answer_row, begun_by
+from recal.answers.scores import answer_row, answer_rows, begun_by
 from recal.errors import FileError, InputError, RecalError
 
 
@@ -163,6 +163,7 @@ def test_the_answer_is_the_last_token_that_names_an_option():
     assert np.isnan(row[0])
     assert (row[1], named) == (-5.0, None)
     assert np.isnan(answer_row([], ["A", "B"])[0]).all()
+    assert np.isnan(answer_rows([[("A", {"A": np.nan})]], ["A", "B"])[0]).all()
     found = [begun_by(text, ["yes", "no"]) for text in ("Yes", " no.", "y", "maybe", "")]
     assert found == [[0], [1], [0], [], []]
     assert begun_by("a", ["A", "a"]) == [1]
