@@ -15,53 +15,8 @@ from tests import problems
 from tests.problems import write_graded, write_questions
 
 SCHEMAS = recal.docs_dir() / "schemas"
-TABLE = "--correct right --signals stated,length --risk 0.2"
-PANEL = "--truth key --system small=small_answer --system large=large_answer --risk 0.2"
 # One line per kind of output. Those of `demo` and `serve` take minutes, or never end.
-LINES = [
-    "fit v.npz --method ts --out c.recal",
-    "fit v.npz --method stack --out d.recal",
-    "calibrate v.npz --method ts --risk 0.1 --out fv",
-    f"calibrate g.csv {TABLE} --out fg",
-    "calibrate fg --more h.csv",
-    "calibrate fg --rollback",
-    f"calibrate p.csv {PANEL} --out fp",
-    f"calibrate p.csv {PANEL} --cost small=1 --cost large=2 --cascade --review-cost 9 --out fc",
-    "apply fc p.csv --out b.csv",
-    "check fc p.csv --label-column key",
-    "plan fc",
-    "plan fp",
-    "apply fv v.npz --out p.npz",
-    "apply c.recal v.npz --out q.npz",
-    "apply fg g.csv --out a.csv",
-    "collect --model schema_net:net --data x.npy --out w.npz",
-    "evaluate p.npz --bootstrap 50",
-    "evaluate v.npz --bootstrap 0 --report r.html",
-    "evaluate g.csv --correct right --calibration fg --bootstrap 50",
-    "compare v.npz --methods ts,vs --splits 2",
-    "decide v.npz --risk 0.1 --out rule.recal",
-    "decide v.npz --risk 0.1 --guarantee average",
-    "decide h.csv --calibration fg --correct right --risk 0.0001",
-    "decide v.npz --risk 0.1 --per-class --curve",
-    "apply fg g.csv --out a2.csv",
-    "audit fg a2.csv --checks 20 --out to-check.csv",
-    "audit fg",
-    "check fv v.npz",
-    "check fg g.csv --correct right",
-    "watch c.recal v.npz",
-    "watch fg g.csv",
-    "watch v.npz --save prof.recal",
-    "report p.npz --out r2.html",
-    "groups v.npz",
-    "plan c.recal",
-    "plan d.recal",
-    "plan fg",
-    "plan prof.recal",
-    "plan rule.recal",
-    "transforms",
-    "transforms zoom",
-    "doctor",
-]
+LINES = Path(__file__).with_name("json_lines.txt").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ and reshapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,7 @@ class Graph:
         return names[0] if outputs == 1 else names
 
     def model(
-        self,
-        shape: Sequence[Any] | None,
-        outputs: dict[str, Any],
-        opset: int = 17,
-        ir: int = 8,
-        kind: int = FLOAT,
-        name: str = "x",
-        domains: dict[str, int] | None = None,
-        listed: bool = False,
+        self, shape, outputs, opset=17, ir=8, kind=FLOAT, name="x", domains=None, listed=False
     ) -> onnx.ModelProto:
         """`outputs` are shapes by name, or value infos; `listed` lists weights among the inputs
         too, as once.
