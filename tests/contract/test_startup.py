@@ -26,22 +26,20 @@ for line in sys.argv[2:]:
         codes.append(run(shlex.split(line)))
 print(json.dumps([codes, [name for name in json.loads(sys.argv[1]) if name in sys.modules]]))
 """
-REFUSED = (
-    "fit none.npz --out c.recal",
-    "apply none.recal views.npz --out p.npz",
-    "apply ts.recal none.npz --out p.npz",
-    "apply ts.recal --model none.onnx --data views.npz --out p.npz",
-    "collect --model none.onnx --data views.npz --out v.npz",
-    "evaluate none.npz",
-    "decide none.npz",
-    "compare none.npz",
-    "report none.npz",
-    "watch none.recal views.npz",
-    "groups none.npz",
-    "export none.recal --out m.onnx",
-    "plan views.npz",
-    "demo --out ts.recal",
-)
+
+
+def commands(text):
+    return [line.strip() for line in text.split(";")]
+
+
+REFUSED = commands("""
+fit none.npz --out c.recal; apply none.recal views.npz --out p.npz;
+apply ts.recal none.npz --out p.npz;
+apply ts.recal --model none.onnx --data views.npz --out p.npz;
+collect --model none.onnx --data views.npz --out v.npz; evaluate none.npz; decide none.npz;
+compare none.npz; report none.npz; watch none.recal views.npz; groups none.npz;
+export none.recal --out m.onnx; plan views.npz; demo --out ts.recal
+""")
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +77,11 @@ def test_help_and_lists_load_nothing_heavy(folder):
     assert found == []
 
 
-WORK = (
-    "fit views.npz --method ts --out c.recal",
-    "apply ts.recal views.npz --out p.npz",
-    "apply stack.recal three.npz --out s.npz",
-    "watch profile.recal views.npz",
-    "plan ts.recal",
-    "plan recal.recal",
-    "plan stack.recal",
-)
+WORK = commands("""
+fit views.npz --method ts --out c.recal; apply ts.recal views.npz --out p.npz;
+apply stack.recal three.npz --out s.npz; watch profile.recal views.npz; plan ts.recal;
+plan recal.recal; plan stack.recal
+""")
 # Exact bounds are beta functions.
 SCIPY = ("decide probs.npz --risk 0.3", "evaluate probs.npz", "evaluate probs.npz --bootstrap 50")
 

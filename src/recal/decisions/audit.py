@@ -159,7 +159,7 @@ class Audit:
         labels = self._groups(groups, taken)
         inside = np.flatnonzero(taken)
         if not len(inside):
-            rule = f"The rule accepts none of these {len(values)} answers, so there is none to check"
+            rule = f"The rule accepts none of these {len(values)} answers, so none can be checked"
             raise InputError(rule, remedy="Choose a rule with a higher risk (--risk) first")
         band = self._band(values, taken, len(inside))
         # As large a share of the draws as of the answers, so that both weigh the same.
