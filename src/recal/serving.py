@@ -433,7 +433,10 @@ def make_app(
         task.cancel()
         service.totals()
 
-    async def check_token(request: Request) -> None:
+    async def check_client(request: Request) -> None:
+        origin = request.headers.get("origin")  # a browser names the site whose page asks
+        if origin and origin.partition("://")[2] != request.headers.get("host"):
+            raise _Refusal(403, "this service answers no other site's pages")
         if token is None or request.url.path == "/healthz":
             return
         how, _, given = request.headers.get("authorization", "").partition(" ")
@@ -448,7 +451,7 @@ def make_app(
     app = FastAPI(
         title="recal",
         lifespan=running,
-        dependencies=[Depends(check_token)],
+        dependencies=[Depends(check_client)],
         docs_url=None,
         redoc_url=None,
         openapi_url=None,

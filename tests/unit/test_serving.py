@@ -164,6 +164,16 @@ async def test_a_token_is_needed_where_one_is_set(tmp_path, signals):
 
 
 @told
+@pytest.mark.parametrize("origin", ["http://elsewhere.example", "null", "http://[", None])
+async def test_pages_of_other_sites_cannot_grade(tmp_path, signals, origin):
+    http = client(tmp_path, signals)
+    own = str(http.base_url).rstrip("/")
+    row = {"id": "a", "right": True}
+    answer = await http.post("/grades", json=row, headers={"Origin": origin or own})
+    assert answer.status_code == (200 if origin is None else 403)
+
+
+@told
 @pytest.mark.parametrize("graded", [True, False])
 async def test_rows_unlike_those_of_the_fit_are_reported(tmp_path, signals, graded):
     held_out = views(500, noise=0.5)
