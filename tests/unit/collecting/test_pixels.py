@@ -10,7 +10,9 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.linear_model import LogisticRegression
 
+from recal import collect
 from recal.collecting.files import read_image
 from recal.collecting.models.base import to_dtype
 from recal.errors import FileError, InputError
@@ -122,3 +124,11 @@ def test_pixels_from_0_to_1_are_not_cast_to_bytes():
     for wrong in ([0.0, 0.5, 1.0], [256.0], [-1], [np.nan]):
         with pytest.raises(InputError, match="uint8"):
             to_dtype(np.array(wrong), np.uint8, "net")
+
+
+def test_colour_images_for_a_classifier_of_grey_ones_name_the_option():
+    pixels = np.random.default_rng(0).random((30, 4, 4, 3))
+    model = LogisticRegression().fit(pixels[..., 0].reshape(30, 16), np.arange(30) % 2)
+    with pytest.raises(InputError, match="--pixels gray"):
+        collect(model, pixels, None)
+    assert len(collect(model, pixels[..., 0], None)) == 30

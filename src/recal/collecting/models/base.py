@@ -169,8 +169,13 @@ class EstimatorModel(Model):
         batch = to_numpy(batch)
         if expected is None:  # a pipeline whose first step takes any input
             return batch
-        is_flat = batch.ndim <= 2 or expected != int(np.prod(batch.shape[1:]))
-        return batch if is_flat else batch.reshape(len(batch), -1)
+        size = int(np.prod(batch.shape[1:]))
+        if batch.ndim == 4 and size == 3 * expected:
+            rule = (
+                f"{self.name} was fitted on {expected} values, and colour images here have {size}"
+            )
+            raise InputError(rule, remedy=f"If they are grey, pass {in_both(pixels='gray')}")
+        return batch if batch.ndim <= 2 or size != expected else batch.reshape(len(batch), -1)
 
 
 def comes_from(value: Any, package: str) -> bool:
