@@ -14,7 +14,8 @@ were seen, and given how many questions it accepts, its mistakes are binomial; w
 answer does not matter. The policies are tested in their order, each only if the one before it
 passed, so with probability `confidence` none of those that passed has a larger risk
 (`recal.decisions.certify`). The test may start anywhere in the list; it starts at the loosest
-policy that is almost as likely to pass as any, judged by the panel's confidences alone.
+policy that is almost as likely to pass as any, judged by the panel's confidences and by how many
+questions each policy accepts, never by these labels.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from recal.calibrators.panel import PanelCalibration, read_costs
 from recal.calibrators.panel_answers import PanelRows, right_answers
 from recal.calibrators.panel_fit import PanelFit
 from recal.calibrators.samples import Samples
-from recal.checks import Flags, Vector
+from recal.checks import Flags, Indices, Vector
 from recal.clusters import ByRow, check_clusters, check_names
 from recal.copies import warn_of_fitted
 from recal.decisions.certify import (
@@ -386,6 +387,7 @@ class Policies(NamedTuple):
     review: Vector
     shares: Vector
     errors: Vector
+    n_fitted: int  # the questions that shares and errors come from
 
 
 def list_policies(
@@ -411,7 +413,7 @@ def list_policies(
     # A policy that accepts no more than a stricter one is of no use.
     before = np.maximum.accumulate(np.concatenate([[-1.0], shares[order][:-1]]))
     order = order[shares[order] > before]
-    return Policies(accept[order], review[order], shares[order], errors[order])
+    return Policies(accept[order], review[order], shares[order], errors[order], len(confidence))
 
 
 def cheapest(
@@ -453,13 +455,18 @@ def expected(confidence: Vector, accept: Vector, review: Vector) -> tuple[float,
     return share, float(doubt[accepted].mean()) if share else 0.0
 
 
-def likely_start(policies: Policies, n: int, risk: float, level: float) -> int:
-    """Return the loosest policy that is almost as likely to pass the test as any."""
-    from scipy.special import bdtr
+def likely_start(policies: Policies, counts: Indices, n: int, risk: float, level: float) -> int:
+    """Return the loosest policy that is almost as likely to pass the test as any.
 
-    counts = np.rint(policies.shares * n).astype(np.intp)
+    `counts` are the labelled questions, of `n`, that each policy accepts. The expected errors vary,
+    too: they come from the questions of the fit.
+    """
+    from scipy.special import ndtr
+
     allowed = allowed_errors(counts, risk, level)
-    chances = np.where(allowed >= 0, bdtr(np.maximum(allowed, 0), counts, policies.errors), 0.0)
+    # The normal score of a Poisson number with this mean being at most what is allowed.
+    scores = 2 * (np.sqrt(np.maximum(allowed, 0) + 0.75) - np.sqrt(counts * policies.errors))
+    chances = np.where(allowed >= 0, ndtr(scores / np.sqrt(1 + n / policies.n_fitted)), 0.0)
     return int(np.flatnonzero(chances >= chances.max() - 0.01)[-1])
 
 
@@ -475,7 +482,7 @@ def cost_curve(
         policies = list_policies(fitted, costs, review_cost * factor, 40)
         within = np.flatnonzero(policies.errors <= risk)
         if len(within):
-            accept, review, _, error = (column[within[-1]] for column in policies)
+            accept, review, _, error = (column[within[-1]] for column in policies[:4])
             stop, accepted = follow(confidence, accept, review)
             money = float(np.cumsum(costs)[stop].mean())
             points.append((money, float(accepted.mean()), float(error)))
@@ -521,7 +528,7 @@ class Labelled(ByRow):
                 drawn = one_row_per_cluster(self.confidence[:, -1], last, numbers)
             counts = accepted[drawn].sum(axis=0)
             errors = (accepted & wrong)[drawn].sum(axis=0)
-            start = likely_start(policies, len(drawn), risk, level)
+            start = likely_start(policies, counts, len(drawn), risk, level)
             passed = start + np.arange(passed_in_order(errors[start:], counts[start:], risk, level))
         if not len(passed):
             return nothing

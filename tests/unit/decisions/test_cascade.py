@@ -9,7 +9,15 @@ import pytest
 
 from recal import PanelCalibration, load, plan_cascade, save
 from recal.decisions import CascadeRule
-from recal.decisions.cascade import NEVER, Labelled, cheapest, follow, list_policies
+from recal.decisions.cascade import (
+    NEVER,
+    Labelled,
+    Policies,
+    cheapest,
+    follow,
+    likely_start,
+    list_policies,
+)
 from recal.errors import InputError, NotFittedError, SameRowsWarning, UnseenGroupsWarning
 from tests.problems import asked, rows_of
 
@@ -174,6 +182,22 @@ def test_questions_of_equal_confidence_stay_together():
     confidence = np.column_stack([np.full(100, 0.82), np.repeat([0.99, 0.81], [76, 24])])
     accept, review = cheapest(confidence, np.array([1.0, 5.0]), 50.0, 0.81)
     assert (accept.tolist(), review.tolist()) == ([NEVER, 0.81], [0.0, 0.81])
+
+
+@pytest.mark.parametrize(
+    ("n_fitted", "counts", "start"),
+    [
+        (100_000, [1000, 1800], 1),
+        (200, [1000, 1800], 0),  # an error of 3 % in 180 questions may well be 5 %
+        (200, [0, 1800], 1),  # nothing accepted, nothing shown
+    ],
+)
+def test_the_test_starts_where_it_is_likely_to_pass(n_fitted, counts, start):
+    thresholds = np.ones((2, 1))
+    policies = Policies(
+        thresholds, thresholds, np.array([0.5, 0.9]), np.array([0.01, 0.03]), n_fitted
+    )
+    assert likely_start(policies, np.array(counts), 2000, 0.05, 0.05) == start
 
 
 @pytest.mark.parametrize("guarantee", ["confidence", "average"])
