@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from recal import CalibratedClassifier, ReCal, TemperatureScaling, collect
+from recal import CalibratedClassifier, DecisionRule, ReCal, TemperatureScaling, collect
+from recal.calibrators import VectorScaling
 from recal.collecting import apply
 from recal.errors import InputError
 
@@ -61,6 +62,21 @@ def test_it_is_collect_fit_and_predict_in_one(data, linear):
 
 @pytest.mark.filterwarnings("ignore:.*have the same effect:UserWarning")
 @pytest.mark.filterwarnings("ignore::recal.errors.FewSamplesWarning")
+@pytest.mark.parametrize("answers", ["kept", "free"])
+def test_confidence_predictions_and_rule_are_the_calibrator_s(data, linear, answers):
+    images, y = data
+    labels = np.where(np.arange(len(y)) % 4, y, 0)  # the first class is likelier than it was
+    classifier = CalibratedClassifier(linear, VectorScaling(answers=answers)).fit(images, labels)
+    calibrator, logits = classifier.calibrator_, collect(linear, images, None).logits
+    confidence = classifier.predict_confidence(images)
+    np.testing.assert_array_equal(confidence, calibrator.predict_confidence(logits))
+    np.testing.assert_array_equal(classifier.predict(images), calibrator.predict(logits))
+    changed = (classifier.predict(images) != logits.argmax(1)).any()
+    assert changed == (answers == "free")
+    calibrator.decision_ = DecisionRule((0.6,), risk=0.5, confidence=0.95)
+    np.testing.assert_array_equal(classifier.accept(images), confidence >= 0.6)
+
+
 def test_rows_of_numbers_are_asked_about_not_guessed():
     rows, y = np.random.default_rng(0).normal(size=(60, 50)), np.arange(60) % 2
     with pytest.raises(InputError, match=r"shape \(n, 50\).*auto:series"):

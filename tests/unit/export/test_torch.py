@@ -177,6 +177,8 @@ def test_one_output_is_the_log_odds_of_the_second_class(method: Any) -> None:
     for model in (network, torch.nn.Sequential(network, torch.nn.Flatten(0))):
         probs = CalibratedModule(model, fitted)(torch.from_numpy(x)).double().softmax(1)
         np.testing.assert_allclose(probs.detach().numpy(), expected, atol=1e-6)
+        sure = CalibratedModule(model, fitted).predict_confidence(torch.from_numpy(x))
+        np.testing.assert_allclose(sure.detach(), fitted.predict_confidence(log_odds), atol=1e-6)
 
 
 def test_a_gate_sends_only_unsure_rows_through_the_views(images: torch.Tensor) -> None:
