@@ -7,6 +7,7 @@ views. A `System` answers the rows of a table with text and signals, for a panel
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -321,7 +322,7 @@ def _comparable(text: str) -> str:
 
 
 def check_asked(stored: Asked | None, own: Asked | None, *, force: bool = False) -> None:
-    """Refuse answers that came about in another way than those of a calibration.
+    """Refuse answers that came about in another way than those of a calibration, or warn of them.
 
     What only one of them has is not compared: a calibration need not use every template.
 
@@ -339,7 +340,10 @@ def check_asked(stored: Asked | None, own: Asked | None, *, force: bool = False)
         for name in before
         if name in now and now[name] != before[name]
     ]
-    if differences and not force:
-        rule = "The calibration was fitted for answers to other prompts or settings"
-        remedy = "Ask as for the fit, or use --force to apply it anyway"
-        raise InputError(f"{rule}: {'; '.join(differences)}", remedy=remedy)
+    if not differences:
+        return
+    listed = "; ".join(differences)
+    rule = f"The calibration was fitted for answers to other prompts or settings: {listed}"
+    if not force:
+        raise InputError(rule, remedy="Ask as for the fit, or use --force to apply it anyway")
+    warnings.warn(f"{rule}.", UserWarning, stacklevel=3)
