@@ -20,8 +20,8 @@ from recal.answers.scores import (
     answer_rows,
     check_options,
     join_scores,
-    not_joined,
     row_ids,
+    without_ids,
 )
 from recal.errors import FileError, InputError
 from recal.files.paths import LINES
@@ -149,7 +149,7 @@ def _read_truths(
         raise InputError(rule, remedy="Name the labels' column: --label-column NAME")
     name = next((name for name in IDS if name in table), None)
     if name is None or not scores.has_ids:
-        raise not_joined(path, log)
+        raise without_ids(path if name is None else log)
     truths: dict[str, str] = {}
     for one, text in zip(table[name].tolist(), table[label].tolist()):
         if truths.setdefault(one, text) != text:

@@ -123,7 +123,7 @@ def join_scores(
     rows, places = list(range(len(scores.ids))), {}
     for name, other in others.items():
         if not (scores.has_ids and other.has_ids):
-            raise not_joined("The first file", f"the view {name!r}")
+            raise without_ids(f"The view {name!r}" if scores.has_ids else "The first file")
         places[name] = {one: row for row, one in enumerate(other.ids)}
         rows = [row for row in rows if scores.ids[row] in places[name]]
     if not rows:
@@ -161,12 +161,10 @@ def join_scores(
     )
 
 
-def not_joined(one: Any, other: Any) -> InputError:
-    """Return the error for two files that cannot be joined by the ids of their rows."""
-    return InputError(
-        f"{one} and {other} are joined by ids, which both must have: a column or field "
-        f"{', '.join(IDS)}. The order of rows proves nothing."
-    )
+def without_ids(file: Any) -> InputError:
+    """Return the error for a file whose rows have no ids to join another file by."""
+    rule = f"{file} has no ids, by which files are joined; the order of rows proves nothing"
+    return InputError(rule, remedy=f"Add those of the other file as a column or field {IDS[2]!r}")
 
 
 def _aligned(other: OptionScores, main: OptionScores, name: str) -> OptionScores:
