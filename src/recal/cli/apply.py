@@ -141,8 +141,8 @@ def _answer_views(
     views = inputs.views(file)
     files.check_groups(getattr(calibrator, "decision_", None), views.groups, file)
     stored = getattr(calibrator, "preprocessing_", None)
-    _compare_preprocessing(stored, views.preprocessing, file, force=force)
-    files.check_views(calibrator, calibration, views, file)
+    files.check_views(calibrator, calibration, views, file, force=force)
+    _compare_preprocessing(stored, views.preprocessing, file)
     with working("Applying"):
         passes, n_fitted = None, 0
         if isinstance(calibrator, Map):
@@ -155,17 +155,12 @@ def _answer_views(
     return found, views.groups
 
 
-def _compare_preprocessing(stored: Any, other: Any, path: Path, *, force: bool) -> None:
-    """Warn if views were collected in another way, or from another model, than those of the fit.
-
-    Refuse answers of a language model that was asked otherwise.
-    """
+def _compare_preprocessing(stored: Any, other: Any, path: Path) -> None:
+    """Warn if views were collected in another way, or from another model, than those of the fit."""
     if stored is None or other is None:
         return
-    from recal.answers.interview import check_asked
     from recal.transforms.preprocessing import check_model
 
-    check_asked(stored.asked, other.asked, force=force)
     if other.model is not None:
         check_model(stored, other.model)
     if stored.options() != other.options():

@@ -155,10 +155,19 @@ def check_calibration(path: Path, content: Any) -> Any:
     return content
 
 
-def check_views(calibrator: Any, calibration: Path, views: Views, source: Path) -> None:
+def check_views(
+    calibrator: Any, calibration: Path, views: Views, source: Path, *, force: bool = True
+) -> None:
     """Refuse views that lack what the calibration needs, or come from another model, and say how to
     collect them.
+
+    Answers of a language model that was asked otherwise are refused unless `force`, which warns.
     """
+    asked = getattr(getattr(calibrator, "preprocessing_", None), "asked", None)
+    if asked is not None and views.preprocessing is not None:
+        from recal.answers.interview import check_asked
+
+        check_asked(asked, views.preprocessing.asked, force=force)
     classes = getattr(calibrator, "classes_", None)
     if classes is not None and len(classes) != views.n_classes:
         raise InputError(

@@ -272,7 +272,8 @@ def test_a_calibration_is_bound_to_model_templates_and_options(questions, tmp_pa
             told = capsys.readouterr().err
             assert told.count("in place of") == told.count("--force") == 2
             assert typed(f"apply out {new}.npz --out {new}.csv --force") == 0
-            assert "in place of" in capsys.readouterr().err
+            typed(f"decide {new}.npz --calibration out --risk 0.4")  # refused as rows of the fit
+            assert capsys.readouterr().err.count("in place of") == 2
         # This calibration needs no other template.
         n_before = len(script.requests)
         assert typed(questions.replace("v.npz", "n.npz") + f"{url} --calibration out") == 0
