@@ -56,10 +56,11 @@ def decide(
     """
     if (cost_error is None) is not (cost_review is None) or (cost_error and risk is not None):
         raise InputError("Give either --risk, or both --cost-error and --cost-review.")
-    if cross_fit and (calibration is None or curve):
+    if cross_fit and (calibration is None or curve or correct is not None):
         raise InputError(
             "--cross-fit takes labelled views and --calibration, whose method is fitted again; it "
-            "goes without --curve."
+            "goes without --curve. For graded answers: recal calibrate TABLE --correct COLUMN "
+            "--cross-fit --out FOLDER"
         )
     about: opt.Inputs = ctx.obj
     rules: dict[str, Any] = {"per_class": per_class, "guarantee": guarantee}

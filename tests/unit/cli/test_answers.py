@@ -130,6 +130,8 @@ def test_commands_for_graded_answers_run_as_printed(tmp_path, monkeypatch, capsy
         write_table(tmp_path / name, {**columns, "subject": groups, "right": correct * 1})
     type_section("Graded answers")
     assert rows_of(tmp_path / "accepted.csv")[0]["accepted"] in ("true", "false")
+    assert typed("decide other.csv --correct right --calibration calibrated --cross-fit") == 2
+    assert "recal calibrate TABLE" in capsys.readouterr().err
 
 
 def test_commands_for_logs_run_as_printed(tmp_path, monkeypatch, capsys):
