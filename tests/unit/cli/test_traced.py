@@ -17,20 +17,16 @@ from tests.unit.export.onnx_zoo import linear
 # An EPS file as Pillow would know it; to read it, Pillow starts Ghostscript.
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 
+COLLECT = "collect --model net.onnx --divide 255 --classes a,b,c"
 COMMANDS = [
-    shlex.split("collect --model net.onnx --data images --divide 255 --pool flip --out c.npz"),
-    shlex.split("collect --model net.onnx --data hostile --divide 255 --on-error skip --out h.npz"),
-    ["fit", "v.npz", "--method", "ts", "--out", "t.recal"],
-    ["apply", "t.recal", "v.npz", "--out", "p.npz"],
-    ["evaluate", "p.npz", "--bootstrap", "0"],
-    ["compare", "v.npz", "--methods", "ts", "--splits", "1", "--out", "results"],
-    ["decide", "v.npz", "--risk", "0.3", "--out", "rule.recal"],
-    ["watch", "v.npz", "v.npz"],
-    ["groups", "v.npz"],
-    ["export", "t.recal", "--classes", "3", "--out", "e.onnx"],
-    ["plan", "t.recal"],
-    ["transforms"],
-    ["doctor"],
+    shlex.split(line)
+    for line in f"""
+{COLLECT} --data images --pool flip --out c.npz;
+{COLLECT} --data hostile --on-error skip --out h.npz;
+fit v.npz --method ts --out t.recal; apply t.recal v.npz --out p.npz; evaluate p.npz --bootstrap 0;
+compare v.npz --methods ts --splits 1 --out results; decide v.npz --risk 0.3 --out rule.recal;
+watch v.npz v.npz; groups v.npz; export t.recal --classes 3 --out e.onnx; plan t.recal; transforms;
+doctor""".split(";")
 ]
 
 TRACED = """
@@ -79,10 +75,8 @@ def place(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_commands_open_what_they_were_given_and_start_no_program(place):
-    classes = ["--classes", "a,b,c"]
-    commands = [[*command, *(classes if command[0] == "collect" else [])] for command in COMMANDS]
     done = subprocess.run(
-        [sys.executable, "-c", TRACED, json.dumps(commands)], capture_output=True, text=True
+        [sys.executable, "-c", TRACED, json.dumps(COMMANDS)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     told = json.loads((place / "told.json").read_text())

@@ -306,15 +306,6 @@ def test_answers_that_are_no_logits_are_refused(images, answer, message):
         collect(answer, images, None)
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [(3, "got int"), (LogisticRegression, "pass a trained instance"), (None, "got NoneType")],
-)
-def test_what_is_no_model_is_refused(images, model, message):
-    with pytest.raises(InputError, match=message):
-        collect(model, images, None)
-
-
 def test_an_unknown_kind_of_outputs_is_refused(images, model):
     for outputs in ("scores", "probabilities:0", 3):
         with pytest.raises(InputError, match=f"got {outputs!r}"):

@@ -37,11 +37,6 @@ def test_a_link_stays_a_link(tmp_path):
     assert (tmp_path / "real").read_bytes() == b"new"
 
 
-def test_a_folder_of_that_name_is_refused(tmp_path):
-    with pytest.raises(FileError, match="it is a folder"), replacing(tmp_path):
-        pass
-
-
 def publish(folder):
     with publishing(folder) as work:
         (work / "a.txt").write_bytes(b"new")
