@@ -42,6 +42,8 @@ def test_rows_are_selected_as_numpy_does(views, rows):
     np.testing.assert_array_equal(picked.logits, LOGITS[index])
     np.testing.assert_array_equal(picked.transformed("zoom:0.5"), ZOOMED[index])
     np.testing.assert_array_equal(picked.labels, np.array(LABELS)[index])
+    array, where = picked.rows_of(ZoomOut(0.5), np.arange(len(picked))[::-1])
+    np.testing.assert_array_equal(array[where], ZOOMED[index][::-1])
     assert len(picked) == picked.n_samples == len(LOGITS[index])
 
 
