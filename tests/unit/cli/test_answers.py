@@ -102,6 +102,13 @@ def test_groups_without_evidence_and_unseen_groups_accept_nothing(here, capsys):
     assert "true" in {row["accepted"] for row in rows if row["subject"] == "physics"}
 
 
+def test_a_refusal_names_cross_fitting_once_it_may_help(here, capsys):
+    for option in ("", " --cross-fit"):
+        words = f"calibrate graded.csv --correct right --risk 0.001 --out none{option} --force"
+        assert typed(words) == 0
+        assert ("--cross-fit" in capsys.readouterr().out) == (not option)
+
+
 def write_log(path, noise, seed, n=500):
     labels = np.random.default_rng(0).integers(0, 4, n)
     rng = np.random.default_rng(seed)
