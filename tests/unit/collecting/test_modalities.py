@@ -30,12 +30,8 @@ from recal.errors import FileError, InputError
 from tests.unit.export.onnx_zoo import linear
 
 RNG = np.random.default_rng(0)
-SMALL = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SMALL |= {"intermediate_size": 16}
 TEXTS = ["the cat sat on the mat", "a dog", "rain and wind and rain", "cat", "the dog and the cat"]
 
 
