@@ -243,7 +243,7 @@ def _print_result(result: Any, out: Path, *new: object, **more: Any) -> None:
     say("")
     for line in result.lines():
         say(line)
-    if not ("systems" in result.facts or result.cross_fit or result.decision.possible):
+    if not (result.cross_fit or "systems" in result.facts) and result.decision.needed:
         say("More rows decide with --cross-fit.")
     next_line = shell_line("apply", out, *new, "--out", "answers.csv")
     say(f"Report: {out / 'report.html'}. Next: {next_line}")
