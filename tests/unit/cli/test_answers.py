@@ -104,7 +104,7 @@ def test_groups_without_evidence_and_unseen_groups_accept_nothing(here, capsys):
 
 def test_a_refusal_names_cross_fitting_once_it_may_help(here, capsys):
     for option in ("", " --cross-fit"):
-        words = f"calibrate graded.csv --correct right --risk 0.001 --out none{option} --force"
+        words = f"calibrate graded.csv --correct right --risk 0.1 --out none{option} --force"
         assert typed(words) == 0
         assert ("--cross-fit" in capsys.readouterr().out) == (not option)
 
