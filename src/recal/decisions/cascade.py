@@ -13,9 +13,9 @@ give a list from strict to loose.
 were seen, and given how many questions it accepts, its mistakes are binomial; which system gave an
 answer does not matter. The policies are tested in their order, each only if the one before it
 passed, so with probability `confidence` none of those that passed has a larger risk
-(`recal.decisions.certify`). The test may start anywhere in the list; it starts at the loosest
-policy that is almost as likely to pass as any, judged by the panel's confidences and by how many
-questions each policy accepts, never by these labels.
+(`recal.decisions.certify`). The test starts at the loosest policy that is almost as likely to pass
+as any, judged by the panel's confidences and by how many questions it and looser policies accept:
+given this number, the questions that it accepts are independent draws.
 """
 
 from __future__ import annotations
@@ -456,18 +456,28 @@ def expected(confidence: Vector, accept: Vector, review: Vector) -> tuple[float,
 
 
 def likely_start(policies: Policies, counts: Indices, n: int, risk: float, level: float) -> int:
-    """Return the loosest policy that is almost as likely to pass the test as any.
+    """Return the loosest policy that is almost as likely to pass the test as any stricter one.
 
-    `counts` are the labelled questions, of `n`, that each policy accepts. The expected errors vary,
-    too: they come from the questions of the fit.
+    `counts` are the labelled questions, of `n`, that each policy accepts. Those of stricter
+    policies are estimated from the shares of the fit, so that the choice says nothing about the
+    questions inside the set where the test begins. The expected errors vary, too: they come from
+    the questions of the fit.
     """
     from scipy.special import ndtr
 
-    allowed = allowed_errors(counts, risk, level)
-    # The normal score of a Poisson number with this mean being at most what is allowed.
-    scores = 2 * (np.sqrt(np.maximum(allowed, 0) + 0.75) - np.sqrt(counts * policies.errors))
-    chances = np.where(allowed >= 0, ndtr(scores / np.sqrt(1 + n / policies.n_fitted)), 0.0)
-    return int(np.flatnonzero(chances >= chances.max() - 0.01)[-1])
+    allowed = allowed_errors(np.arange(counts.max() + 1), risk, level)
+    spread = np.sqrt(1 + n / policies.n_fitted)
+    for place in range(len(counts) - 1, 0, -1):
+        likely = counts[place] * policies.shares[: place + 1] / policies.shares[place]
+        most = allowed[np.rint(likely).astype(np.intp)]
+        # The normal score of a Poisson number with this mean being at most what is allowed.
+        scores = 2 * (
+            np.sqrt(np.maximum(most, 0) + 0.75) - np.sqrt(likely * policies.errors[: place + 1])
+        )
+        chances = np.where(most >= 0, ndtr(scores / spread), 0.0)
+        if chances[place] >= chances.max() - 0.01:
+            return place
+    return 0
 
 
 def cost_curve(

@@ -189,7 +189,8 @@ def test_questions_of_equal_confidence_stay_together():
     [
         (100_000, [1000, 1800], 1),
         (200, [1000, 1800], 0),  # an error of 3 % in 180 questions may well be 5 %
-        (200, [0, 1800], 1),  # nothing accepted, nothing shown
+        (200, [0, 1800], 0),  # what the stricter policy accepts must not move the start
+        (200, [5, 10], 1),  # too few for any policy
     ],
 )
 def test_the_test_starts_where_it_is_likely_to_pass(n_fitted, counts, start):
