@@ -20,7 +20,7 @@ from recal.calibrators.signal_models import (
 )
 from recal.calibrators.signal_table import SignalTable, named_groups, read_correct
 from recal.checks import Flags, Indices, Vector
-from recal.clusters import effective_count, stratified_folds
+from recal.clusters import count_of_clusters, effective_count, stratified_folds
 from recal.copies import count_fitted, row_hashes, sampled_rows, warn_of_copies
 from recal.engine import one_thread
 from recal.errors import FewSamplesWarning, InputError
@@ -127,6 +127,12 @@ class SignalCalibration(Estimator):
         values = table.values(signals, groups)
         right = read_correct(correct, len(values))
         table.refuse_leaks(values, right)
+        if all(len(np.unique(column)) == 1 for column in values.T):
+            rule = (
+                "have the same value, or none, in every answer, so they cannot tell answers apart"
+            )
+            remedy = "Check the columns (--signals)"
+            raise InputError(rule, argument="signals", remedy=remedy)
         samples = Samples.checked(values, right, sample_weight, clusters)
         rng = np.random.default_rng(self.random_state)
         fitted = fit_mixture(samples, table.n_levels, rng)
@@ -137,7 +143,7 @@ class SignalCalibration(Estimator):
                 "weights_": fitted.weights,
                 "losses_": fitted.losses,
                 "signal_importance_": dict(ranked),
-                "reason_": _signal_reason(fitted, table, len(right)),
+                "reason_": _signal_reason(fitted, table, samples),
                 "table_": table,
                 "n_fitted_": len(right),
                 "classes_": np.array([False, True]),
@@ -211,15 +217,16 @@ class SignalFit(NamedTuple):
     left_out: Vector
 
 
-def _signal_reason(fitted: SignalFit, table: SignalTable, n_answers: int) -> str:
-    losses = fitted.losses
+def _signal_reason(fitted: SignalFit, table: SignalTable, samples: Samples) -> str:
+    losses, answers = fitted.losses, f"{len(samples):,} graded answers"
+    if samples.clusters is not None:
+        answers += f" in {count_of_clusters(samples.n_units)}"
     if not losses:
         best = table.names[int(np.abs(fitted.map.weights[0]).sum(axis=1).argmax())]
-        few = f"{n_answers:,} graded answers are too few to combine signals"
-        return f"Platt scaling of {best!r}: {few}."
+        return f"Platt scaling of {best!r}: {answers} are too few to combine signals."
     shares = [f"{name} {share:.0%}" for name, share in fitted.weights.items() if share >= 0.005]
     return (
-        f"Mixture of {', '.join(shares)}, fitted on {n_answers:,} graded answers: "
+        f"Mixture of {', '.join(shares)}, fitted on {answers}: "
         f"NLL {losses['mixture']:.3f} on rows left out, {losses['Platt scaling']:.3f} for Platt "
         "scaling of the best signal."
     )

@@ -237,10 +237,11 @@ def _print_alarm(calibrator: Any, logits: Any) -> None:
         warnings.simplefilter("ignore")  # inputs of the fit were reported above
         result = watch(profile, logits[:: -(-len(logits) // 5000)])
     if result.alarm:
+        adjusted = "; --follow adjusts the confidence" if result.known else ""
         say(
             "Warning: these inputs differ from those of the fit "
             f"(p = {result.p_value:.2g}), so the calibration and the rule may not hold. "
-            f"{result.accuracy_message} recal watch says more; --follow adjusts the confidence."
+            f"{result.accuracy_message} recal watch says more{adjusted}."
         )
 
 

@@ -98,7 +98,7 @@ def calibrate_answers(
     kinds = {"numbers": numbers, "categories": [name for name in names if name not in numbers]}
     words = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
     say(f"1/3  Read {len(right):,} graded answers; {'; '.join(words)}.")
-    say(f"2/3  {split_words(parts, clusters, cross_fit)}")
+    say(f"2/3  {split_words(parts, clusters, cross_fit, 'graded answers')}")
     signals = {name: table.numbers(name) if name in numbers else table[name] for name in names}
     if sizes_before is not None:
         _refuse_known([*signals.values(), right, groups, clusters], n_before, out)

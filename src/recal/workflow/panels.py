@@ -106,7 +106,7 @@ def calibrate_panel(
     parts = split(table.n_rows, seed, clusters)
     names = ", ".join(one.name for one in systems)
     say(f"1/3  Read {table.n_rows:,} questions with the answers of {names}.")
-    say(f"2/3  {split_words(parts, clusters, cross_fit=False)}")
+    say(f"2/3  {split_words(parts, clusters, cross_fit=False, rows='questions')}")
 
     def read(rows: NDArray[np.intp]) -> tuple[Any, Any, Any]:
         return some_rows(given, rows), key[rows], some_rows(signals, rows)

@@ -101,7 +101,7 @@ def split(
     needed = int(np.ceil(FEWEST / min(SHARES)))
     if n_samples < needed:
         raise InputError(
-            f"At least {needed} labelled inputs are needed, to fit, to decide and to check on; got "
+            f"At least {needed} labelled rows are needed, to fit, to decide and to check on; got "
             f"{n_samples}. A few thousand are better."
         )
     rng = np.random.default_rng([random_state, 2])
@@ -156,14 +156,16 @@ def extend(
     return (first, first, third) if cross_fit else (first, second, third)
 
 
-def split_words(parts: Parts, clusters: NDArray[Any] | None, cross_fit: bool) -> str:
+def split_words(
+    parts: Parts, clusters: NDArray[Any] | None, cross_fit: bool, rows: str = "labelled inputs"
+) -> str:
     """Return a sentence about the sizes of the parts."""
     fit, decide, check = map(len, parts)
     by = "" if clusters is None else f" in {count_of_clusters(len(np.unique(clusters)))}"
     words = f"{fit:,} to fit, {decide:,} to decide"
     if cross_fit:
         words, decide = f"{fit:,} to fit and to decide", 0
-    return f"Split {fit + decide + check:,} labelled inputs{by}: {words}, {check:,} to check."
+    return f"Split {fit + decide + check:,} {rows}{by}: {words}, {check:,} to check."
 
 
 @dataclass(frozen=True)

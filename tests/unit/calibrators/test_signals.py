@@ -380,6 +380,12 @@ def test_signals_that_leak_the_grades_are_refused_by_name(problem, leak):
         SignalCalibration().fit({**signals, "graded": column}, correct)
 
 
+def test_signals_that_never_differ_are_refused():
+    right = np.arange(300) % 3 > 0
+    with pytest.raises(InputError, match="signals"):
+        SignalCalibration().fit({"stated": np.full(300, np.nan), "length": np.ones(300)}, right)
+
+
 def test_wrong_inputs_are_refused(problem):
     signals, correct, groups, _ = problem
     with pytest.raises(NotFittedError):
