@@ -151,6 +151,7 @@ def join_scores(
             labels=labels,
             classes=main.options,
             preprocessing=None if asked is None else Preprocessing(asked=asked),
+            ids=main.ids if main.has_ids else None,
         ),
         floor,
         n_missing=int(missing.sum()),

@@ -24,6 +24,7 @@ from recal.errors import InputError
 
 if TYPE_CHECKING:
     from recal.collecting.local import Predictions
+    from recal.views import Views
 
 INPUTS = (*opt.MODEL, *opt.ROWS, "on_error")
 
@@ -94,7 +95,9 @@ def apply(
     facts: dict[str, Any] = {}
     if views is not None:
         opt.refuse(ctx, f"the views {views}", (*opt.MODEL, "on_error"))
-        found, facts["groups"] = _answer_views(calibrator, file, views, inputs, force=force)
+        read = inputs.views(views)
+        found = _answer_views(calibrator, file, read, views, force=force)
+        facts = {"groups": read.groups, "names": read.known_ids}
         if follow:
             found = found.followed(calibrator)
     else:
@@ -131,14 +134,13 @@ def apply(
 
 
 def _answer_views(
-    calibrator: Any, calibration: Path, file: Path, inputs: opt.Inputs, *, force: bool
-) -> tuple[Predictions, Any]:
-    """Calibrate the views in a file; return the answers, and the groups of the views."""
+    calibrator: Any, calibration: Path, views: Views, file: Path, *, force: bool
+) -> Predictions:
+    """Calibrate the views that a file holds."""
     from recal.collecting.local import Predictions
     from recal.maps.base import Map
     from recal.maps.guard import answer_views
 
-    views = inputs.views(file)
     files.check_groups(getattr(calibrator, "decision_", None), views.groups, file)
     stored = getattr(calibrator, "preprocessing_", None)
     files.check_views(calibrator, calibration, views, file, force=force)
@@ -151,8 +153,7 @@ def _answer_views(
             probs, confidences = calibrator.predict_both(views)
             passes, n_fitted = calibrator.map_.passes(views.logits), calibrator.fitted_rows(views)
     labels, classes, logits = views.labels, views.classes, views.logits
-    found = Predictions(probs, labels, classes, passes, confidences, n_fitted, logits=logits)
-    return found, views.groups
+    return Predictions(probs, labels, classes, passes, confidences, n_fitted, logits=logits)
 
 
 def _compare_preprocessing(stored: Any, other: Any, path: Path) -> None:
@@ -179,7 +180,7 @@ def _write(
     out: Path,
     *,
     groups: Any,
-    names: Sequence[str] | None = None,
+    names: Any = None,
     skipped: Sequence[str] = (),
     accept_unlike: bool,
 ) -> None:
