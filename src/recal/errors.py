@@ -10,11 +10,9 @@ is the same in both: a remedy names the argument and, in brackets, the option.
 from __future__ import annotations
 
 import shlex
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Self
 
 
@@ -128,29 +126,7 @@ class InputError(RecalError, ValueError):
 
 
 class NotFittedError(RecalError, ValueError, AttributeError):
-    """A calibrator was used before it was fitted.
-
-    If scikit-learn is loaded, this is also its NotFittedError.
-    """
-
-    def __new__(cls, *arguments: object, **parts: object) -> NotFittedError:
-        theirs = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", None)
-        if theirs is None or cls is not NotFittedError:
-            return super().__new__(cls, *arguments)
-        return super().__new__(_joined_with(theirs), *arguments)
-
-    def __reduce__(self) -> tuple[type[NotFittedError], tuple[object, ...]]:
-        # The process that unpickles it may not have loaded scikit-learn.
-        return NotFittedError, self.args
-
-
-@cache
-def _joined_with(theirs: type[Exception]) -> type[NotFittedError]:
-    return type(
-        "NotFittedError",
-        (NotFittedError, theirs),
-        {"__module__": __name__, "__doc__": NotFittedError.__doc__},
-    )
+    """A calibrator was used before it was fitted."""
 
 
 class FileError(RecalError):

@@ -147,8 +147,10 @@ class Estimator:
         return check(self.decision_, RULE, "decision_")
 
     def _check_fitted(self) -> None:
-        if "map_" not in vars(self):
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first.")
+        if not hasattr(self, "map_"):
+            from recal.calibrators.unfitted import UnfittedError  # loads scikit-learn
+
+            raise UnfittedError(f"This {type(self).__name__} is not fitted yet; call fit first.")
 
     def _check_groups(self, groups: Any) -> None:
         if groups is not None and not hasattr(self, "group_offsets_"):
@@ -474,12 +476,6 @@ class Calibrator(Estimator, ABC):
                 f"This {name} was fitted on {expected} classes, got {given} columns",
                 argument="X",
                 remedy=f"Fit a calibration on logits of this model. {aside}",
-            )
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "classes_"):
-            raise NotFittedError(
-                f"This {type(self).__name__} is not fitted yet; call fit(X, y) first."
             )
 
 

@@ -11,13 +11,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from recal.calibrators.auto import AutoCalibration
 from recal.calibrators.base import Calibrator
+from recal.calibrators.unfitted import UnfittedError
 from recal.checks import ASIDES
 from recal.collecting import collect
 from recal.collecting.local import Predictions, apply, open_as_fitted, open_source
 from recal.collecting.models import as_model
 from recal.collecting.models.base import Model
 from recal.collecting.preflight import as_pool
-from recal.errors import InputError, NotFittedError
+from recal.errors import InputError
 from recal.transforms import Transform
 from recal.transforms.preprocessing import Outputs
 
@@ -190,7 +191,7 @@ class CalibratedClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_fitted(self, X: Any) -> None:
         if not hasattr(self, "calibrator_"):
-            raise NotFittedError("This CalibratedClassifier is not fitted; call fit(X, y) first.")
+            raise UnfittedError("This CalibratedClassifier is not fitted; call fit(X, y) first.")
         shape: Any = getattr(X, "shape", ())
         expected = getattr(self, "n_features_in_", None)
         if expected is not None and len(shape) == 2 and shape[1] != expected:
