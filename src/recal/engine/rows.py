@@ -272,7 +272,8 @@ def replay(scales, start, stop, stack, read_own, views, betas):  # type: ignore[
                     scale = numbers[place, SCALE * BLOCK + r] * beta
                     scale = min(max(scale, SCALE_RANGE[0]), SCALE_RANGE[1])
                     numbers[place, SCALE * BLOCK + r] = scale
-        scales[first : first + count] = numbers[0, SCALE * BLOCK : SCALE * BLOCK + count]
+        for r in range(count):  # assigning a slice would take a second longer to compile
+            scales[first + r] = numbers[0, SCALE * BLOCK + r]
 
 
 # Stacked log-probabilities: features are (n_views, n_samples, n_classes) float32, sums are float64.
