@@ -123,11 +123,13 @@ class Scorer:
         names = table.names[: len(table.names) - table.grouped]
         signals = _columns([row["signals"] for row in rows], names)
         found = score_signals(self.calibration, signals, groups)
+        values = table.values(signals, groups)
         compared = () if self.profile is None else self.profile.signal_names
-        watched = np.column_stack([found.confidence, *(signals[name] for name in compared)])
-        odd = table.unlike(table.values(signals, groups), signals, groups)
+        places = [names.index(name) for name in compared]
+        watched = np.column_stack([found.confidence, values[:, places]])
+        odd = table.unlike(values, signals, groups)
         unlike = [[name for name, one in zip((*names, "group"), row) if one] for row in odd]
-        return replace(found, unlike=unlike, watched=watched.astype(np.float64))
+        return replace(found, unlike=unlike, watched=watched)
 
     def _score_panel(self, rows: Sequence[JsonRow], groups: Any) -> Scored:
         table = panel_of(self.calibration).table_

@@ -184,7 +184,7 @@ async def test_rows_unlike_those_of_the_fit_are_reported(tmp_path, signals, grad
         stated = np.random.default_rng(1).uniform(0.5, 1.0, 500)
         kept = signals.predict_confidence({"stated": stated})
         calibrator, signals.profile_ = signals, profile(kept, signals={"stated": stated})
-        rows = [{"signals": {"stated": value}} for value in [None, *stated[:150] / 2]]
+        rows = [{"signals": {"stated": value}} for value in [None, "", *stated[:150] / 2]]
     http = client(tmp_path, calibrator)
     assert "drift" not in (await http.get("/metrics")).text
     assert (await ask(http, "/answers", rows))[0] == 200

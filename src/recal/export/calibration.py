@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recal.calibrators.base import Calibrator
-from recal.errors import InputError, NotFittedError
+from recal.errors import InputError
 from recal.maps.base import Array, Map, ViewLogits
 from recal.maps.guard import answer
 
@@ -43,18 +43,11 @@ def calibration_of(source: Any) -> Calibration:
     """Return the calibration of a plan or a fitted calibrator."""
     if isinstance(source, Map) and source.plan is not None:
         return Calibration(source.plan, source.plan.keeps_answers)
-    name = type(source).__name__
     if not isinstance(source, Calibrator):
         raise InputError(
-            f"A Plan or a fitted calibrator of logits is needed, got {name}",
+            f"A Plan or a fitted calibrator of logits is needed, got {type(source).__name__}",
             remedy="A SignalCalibration is exported by export_onnx(calibration, path); panels and "
             "cascades of systems run in Python and in recal serve",
         )
-    if not hasattr(source, "classes_"):
-        raise NotFittedError(f"This {name} is not fitted yet; call fit(X, y) first.")
-    if not isinstance(getattr(source, "map_", None), Map):
-        raise InputError(
-            f"{name} has no map_ (recal.maps.base.Map), so only Python can run it",
-            remedy="Set map_ in its fit, or use one of recal's own methods",
-        )
+    source._check_fitted()
     return Calibration(source.map_, bool(source.keeps_accuracy), len(source.classes_))

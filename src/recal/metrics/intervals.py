@@ -10,8 +10,7 @@ small samples:
   is exactly the interval of Clopper and Pearson; for a sum over rare mistakes it is that of Fay and
   Feuer (1997).
 - **Student's t.** Distances from the value are stretched from the normal to the t distribution,
-with
-  the effective number of units (Kish) for its degrees of freedom.
+  with the effective number of units (Kish) for its degrees of freedom.
 - **Calibration errors** are norms of gaps, and noise can only raise a norm. The interval therefore
   contains the factors c for which the observed error is not among the 2.5 % lowest or highest
   errors that noise around c times the observed gaps gives. A bin with no mistakes, or with mistakes
