@@ -188,8 +188,10 @@ class CascadeRule(Record):
         order = ", then ".join(self.systems)
         lines = [f"Ask {order}. Promise: {self.promise}."]
         if not self.possible:
+            weaker = "" if self.guarantee == "average" else "the promise on average, "
             lines[0] += (
-                f" {self.n_samples:,} labelled questions cannot show this: nothing is accepted."
+                f" {self.n_samples:,} labelled questions cannot show this: nothing is accepted. "
+                f"Try {weaker}a larger risk or more labels."
             )
         rows = [("cascade", self.share, self.cost)]
         rows += zip(self.others, self.other_shares.tolist(), self.other_costs.tolist())
