@@ -145,7 +145,8 @@ def calibrate_panel(
                 f"On the checking questions the cascade accepts {counts['accepted']:,} of "
                 f"{len(check_on):,}, and {counts['errors']:,} of these are wrong.",
             ]
-            settings = replace(settings, about={**settings.about, "Cascade": automated[-1]})
+            about = f"{automated[-1]} The report is about asking all systems."
+            settings = replace(settings, about={**settings.about, "Cascade": about})
         say("3/3  Write the report.")
         result = finish(
             panel,

@@ -60,6 +60,7 @@ def test_a_cascade_asks_cheap_systems_first_and_continues(place, capsys):
     checked = cascade["checked"]
     assert 150 < checked["accepted"] <= 300
     assert 0 < checked["errors"] < 0.2 * checked["accepted"]
+    assert "all systems" in (place / "out" / "report.html").read_text()
     write_questions(place / "first.csv", 400, 1, later=False)
     assert typed("apply out first.csv --out answers.csv") == 0
     first = read_table(place / "answers.csv")
