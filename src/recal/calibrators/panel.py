@@ -235,8 +235,9 @@ def read_costs(
     costs: Mapping[str, float] | Sequence[float], systems: Sequence[str]
 ) -> NDArray[np.float64]:
     """Return the price of asking each system."""
-    named = costs if isinstance(costs, Mapping) else dict(zip(systems, costs))
-    if set(named) != set(systems) or len(costs) != len(systems):
+    given: Any = costs if hasattr(costs, "__len__") else [costs]
+    named = given if isinstance(given, Mapping) else dict(zip(systems, given))
+    if set(named) != set(systems) or len(given) != len(systems):
         raise InputError(
             f"must be one for each of {', '.join(systems)}, got {costs}", argument="costs"
         )

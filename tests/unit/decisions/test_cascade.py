@@ -241,6 +241,7 @@ def test_the_promise_holds_over_many_draws(guarantee):
         ({"review_cost": -1.0}, "-1"),
         ({"costs": {"small": 1.0}}, "medium"),
         ({"costs": [1.0, 2.0]}, "large"),
+        ({"costs": 3.0}, "large"),
         ({"costs": [1.0, 2.0, "much"]}, "much"),
         ({"costs": [1.0, 2.0, np.inf]}, "inf"),
         ({"costs": {"small": 1.0, "medium": 2.0, "large": 3.0, "huge": 4.0}}, "huge"),
