@@ -496,7 +496,8 @@ def make_app(
         except RecalError as error:
             raise _Refusal(422, str(error)) from None
         except (ValueError, TypeError, OverflowError) as error:
-            raise _Refusal(422, f"the rows cannot be read: {error}") from None
+            reason = str(error).partition("\n")[0]  # models explain at length
+            raise _Refusal(422, f"the rows cannot be read: {reason}") from None
 
     @app.post("/grades")
     async def grades(request: Request) -> Any:

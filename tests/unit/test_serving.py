@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -145,6 +146,14 @@ async def test_bad_rows_get_one_sentence(tmp_path, signals, content, status, nam
     assert found == status
     assert named in answer["error"]
     assert "Traceback" not in answer["error"]
+
+
+@told
+async def test_errors_of_models_are_told_in_one_line(tmp_path, signals, monkeypatch):
+    raised = ValueError("no number here\nSee the manual")
+    monkeypatch.setattr(Service, "answer", Mock(side_effect=raised))
+    found, answer = await ask(client(tmp_path, signals), "/answers", {})
+    assert (found, answer["error"]) == (422, "the rows cannot be read: no number here")
 
 
 @told
