@@ -373,6 +373,11 @@ def _free_names(own: list[str], added: list[str], *, overwrite: bool) -> dict[st
     return {name: f"recal_{name}" if name in own else name for name in added}
 
 
+def written_name(table: Table, name: str) -> str:
+    """Return the name under which `write_with_columns` wrote a column of a table."""
+    return f"recal_{name}" if f"recal_{name}" in table else name
+
+
 def csv_cell(value: Any) -> str:
     """Return a value as written to a CSV file, never as a formula that a spreadsheet would run."""
     if isinstance(value, float):

@@ -28,7 +28,7 @@ from recal.decisions.cascade import CascadeRule
 from recal.decisions.rule import DecisionRule, check_share, percentage
 from recal.errors import InputError
 from recal.files.paths import Journal, replacing
-from recal.files.tables import Table, read_table, write_with_columns
+from recal.files.tables import Table, read_table, write_with_columns, written_name
 from recal.metrics.intervals import rate_interval
 
 AUDIT_FILE = "audit.jsonl"
@@ -194,10 +194,10 @@ def write_checks(
     the table has a column `right` of its own.
     """
     table = read_table(answers)
-    confidence = table.numbers("confidence")
+    confidence = table.numbers(written_name(table, "confidence"))
     columns: dict[str, Any] = {}
-    if "accepted" in table:
-        columns["accepted"] = grades_of(table["accepted"]) == 1.0
+    if (accepted := written_name(table, "accepted")) in table:
+        columns["accepted"] = grades_of(table[accepted]) == 1.0
     if audit.rule.groups:
         if group is None and "group" not in table:
             raise InputError(
@@ -214,9 +214,7 @@ def write_checks(
 def read_checked(path: str | os.PathLike[str]) -> dict[str, bool]:
     """Read the grades that a person filled in; rows without a grade are left out."""
     table = read_table(path)
-    check, right = (
-        f"recal_{name}" if f"recal_{name}" in table else name for name in ("check", "right")
-    )
+    check, right = (written_name(table, name) for name in ("check", "right"))
     grades = {}
     names, words = table[check], table[right]
     for row, (name, word, grade) in enumerate(zip(names, words, grades_of(words)), 1):

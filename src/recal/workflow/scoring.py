@@ -22,7 +22,7 @@ from recal.checks import Flags, Floats, Vector
 from recal.decisions.cascade import CascadeRule
 from recal.errors import InputError
 from recal.files.probabilities import Probabilities
-from recal.files.tables import Table, read_table, write_with_columns
+from recal.files.tables import Table, read_table, write_with_columns, written_name
 from recal.views import Views
 from recal.workflow.auditing import audited_rule
 from recal.workflow.graded import read_grades
@@ -148,8 +148,8 @@ def grade_answers(
         signals, groups = read_signals(calibrator, table)
         confidence = calibrator.predict_confidence(signals, groups)
         fitted = calibrator.fitted_rows(confidence)
-    elif "confidence" in table:
-        confidence = table.numbers("confidence")
+    elif (name := written_name(table, "confidence")) in table:
+        confidence = table.numbers(name)
     else:
         raise InputError(
             f"{path} has no column 'confidence', which recal apply adds. To measure a calibration, "
@@ -198,17 +198,17 @@ def _score_questions(calibration: Systems, folder: Path, table: Table) -> tuple[
     answers, signals, groups = read_questions(panel, folder, table)
     rows = panel.read(answers, signals)
     asked = rows.asked
-    if "next" in table:
+    if (step := written_name(table, "next")) in table:
         # A system refused if an earlier run named it, and it has answered other questions only.
         order = {f"ask {name}": place for place, name in enumerate(panel.table_.systems, 1)}
         done = dict.fromkeys(("accept", "review"), len(order))
-        told = np.array([(order | done).get(one, 0) for one in table["next"].tolist()])
+        told = np.array([(order | done).get(one, 0) for one in table[step].tolist()])
         asked = np.maximum(asked, np.minimum(told, asked.max(initial=0)))
-        refused = (asked > rows.asked) & np.isin(table["next"].astype(str), list(order))
+        refused = (asked > rows.asked) & np.isin(table[step].astype(str), list(order))
         if refused.any():
             warnings.warn(
-                "Rows without an answer of the system that `next` names count as refusals: "
-                f"{refused.sum():,}. If it was not asked yet, clear `next` there and apply again.",
+                f"Rows without an answer of the system that `{step}` names count as refusals: "
+                f"{refused.sum():,}. If it was not asked yet, clear the cell and apply again.",
                 UserWarning,
                 stacklevel=2,
             )

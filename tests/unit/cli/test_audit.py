@@ -72,6 +72,16 @@ def test_a_column_of_the_user_is_not_taken_for_grades(place, capsys):
     assert json.loads(capsys.readouterr().out)["added"] == 20
 
 
+def test_a_confidence_of_the_user_is_not_audited(place):
+    header, *lines = (place / "answers.csv").read_text().splitlines()
+    header = header.replace("confidence", "recal_confidence")
+    rows = [f"{header},confidence", *(f"{line},0" for line in lines)]
+    (place / "answers.csv").write_text("\n".join(rows))
+    assert typed("audit calibrated answers.csv --checks 20 --out to-check.csv") == 0
+    audit = (place / "calibrated" / "audit.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["check"][0] > 0 for line in audit)
+
+
 def test_a_refuted_promise_ends_with_status_1_and_can_be_repaired(place, capsys):
     run(["audit", "calibrated", "answers.csv", "--checks", "100", "--out", "to-check.csv"])
     grade(place, right=False)
