@@ -380,12 +380,6 @@ def test_signals_that_leak_the_grades_are_refused_by_name(problem, leak):
         SignalCalibration().fit({**signals, "graded": column}, correct)
 
 
-def test_signals_that_never_differ_are_refused():
-    right = np.arange(300) % 3 > 0
-    with pytest.raises(InputError, match="signals"):
-        SignalCalibration().fit({"stated": np.full(300, np.nan), "length": np.ones(300)}, right)
-
-
 def test_wrong_inputs_are_refused(problem):
     signals, correct, groups, _ = problem
     with pytest.raises(NotFittedError):
@@ -399,6 +393,8 @@ def test_wrong_inputs_are_refused(problem):
     for odd in (np.arange(800) * 1j, [[1, 2]] * 800, pandas.date_range("2026-01-01", periods=800)):
         with pytest.raises(InputError, match="'odd' must hold numbers or texts"):
             SignalCalibration().fit({"odd": odd}, correct)
+    with pytest.raises(InputError, match="signals"):  # none, or the same in every answer
+        SignalCalibration().fit({"stated": np.full(800, np.nan), "length": np.ones(800)}, correct)
     with pytest.raises(InputError, match="each of the 0 answers"):
         SignalCalibration().fit({"stated": []}, [])
     with pytest.raises(InputError, match=r"\[3, 800\]"):
