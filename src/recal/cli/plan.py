@@ -11,7 +11,7 @@ from recal.cli import options as opt
 from recal.cli.files import is_panel, is_signal_calibration, load_saved
 from recal.cli.printing import print_json, say, say_facts, shell_line
 
-# How `recal apply` is told the groups of new inputs.
+# The options by which `recal apply` reads the groups of new inputs.
 _NEW_GROUPS = ["--rows", "NEW_ROWS.csv", "--group", "COLUMN"]
 
 
